@@ -1,0 +1,37 @@
+# Every word sets up what it needs. `make` lists them.
+PYTHON := $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help: ## List the words
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: .venv/torch.done ## Train a small model with hooks and see what they saw
+	$(BIN)/python examples/hooks.py
+
+test: .venv/dev.done ## Run all tests
+	$(BIN)/python -m pytest -n 2
+
+check: .venv/dev.done ## Formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/torch.done ## Measure what watching costs
+	$(BIN)/python benchmarks/overhead.py
+
+clean: ## Remove the environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+
+# PyTorch first, by name and version: a CPU build satisfies the extras, and no resolver replaces it.
+.venv/torch.done: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[torch]'
+	@touch $@
+
+.venv/dev.done: .venv/torch.done
+	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,dev]'
+	@touch $@

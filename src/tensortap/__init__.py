@@ -1,0 +1,104 @@
+"""A debugger and profiler for the tensors of a training run.
+
+Importing this package imports no framework; `tensortap.torch` wakes when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tensortap import errors
+from tensortap.engines.base import get_default_session
+from tensortap.engines.graph import Graph, GraphKeys, get_default_graph
+from tensortap.engines.options import (
+    DebugOptions,
+    DebugTensorWatch,
+    RunMetadata,
+    RunOptions,
+    TraceLevel,
+)
+from tensortap.records import Device, Frame, Node, TensorSpec
+from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
+from tensortap.run.builtin.checkpoint import CheckpointSaverHook, CheckpointSaverListener
+from tensortap.run.builtin.counter import StepCounterHook
+from tensortap.run.builtin.feed_fn import FeedFnHook
+from tensortap.run.builtin.final_ops import FinalOpsHook
+from tensortap.run.builtin.logging import LoggingTensorHook
+from tensortap.run.builtin.nan import NanTensorHook
+from tensortap.run.builtin.stopping import StopAtStepHook
+from tensortap.run.builtin.summary_saver import SummarySaverHook
+from tensortap.run.builtin.waiter import GlobalStepWaiterHook
+from tensortap.run.coordinator import Coordinator, LooperThread
+from tensortap.run.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from tensortap.run.hooks import SessionRunHook
+from tensortap.run.monitored import MonitoredSession, SingularMonitoredSession
+from tensortap.run.saver import Saver, latest_checkpoint
+from tensortap.run.scaffold import Scaffold
+from tensortap.run.timer import NeverTriggerTimer, SecondOrStepTimer
+from tensortap.run.training import MonitoredTrainingSession
+
+if TYPE_CHECKING:
+    from tensortap import torch
+
+__all__ = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "ChiefSessionCreator",
+    "Coordinator",
+    "DebugOptions",
+    "DebugTensorWatch",
+    "Device",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "Frame",
+    "GlobalStepWaiterHook",
+    "Graph",
+    "GraphKeys",
+    "LoggingTensorHook",
+    "LooperThread",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "NanTensorHook",
+    "NeverTriggerTimer",
+    "Node",
+    "RunMetadata",
+    "RunOptions",
+    "Saver",
+    "Scaffold",
+    "SecondOrStepTimer",
+    "SessionCreator",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "SingularMonitoredSession",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+    "TensorSpec",
+    "TraceLevel",
+    "WorkerSessionCreator",
+    "errors",
+    "get_default_graph",
+    "get_default_session",
+    "latest_checkpoint",
+    "torch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":
+        try:
+            return import_module("tensortap.torch")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(
+                "tensortap.torch needs PyTorch: pip install 'tensortap[torch]'", name="torch"
+            ) from error
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,101 @@
+"""The engine seam: what every engine's session offers to hooks, wrappers and monitored sessions.
+
+An engine adapts a *step* (ordinary PyTorch code, a jitted JAX function, a TensorFlow graph) to a `Session`.
+Everything above this file speaks to sessions only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from tensortap.engines.graph import Graph
+from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.records import Device
+
+__all__ = ["Session", "StatefulSession", "default_session", "get_default_session"]
+
+
+@runtime_checkable
+class Session(Protocol):
+    """Executes runs of one graph.
+
+    `run` contract, the same on all engines:
+    - `fetches` is None (the step's own return value), or a nested structure of keys of what the step
+      returns and tensor names; the result has the same structure, tensors as NumPy arrays;
+    - None as a leaf of such a structure is the step's own return value too: a monitored session merges the
+      caller's None with what its hooks fetch, and the step must still run once;
+    - fetches that are all state (parameters, buffers, the global step) are read without running the step;
+    - `feed_dict` maps step parameters or tensor names to values for this run;
+    - `options` and `run_metadata` are filled and honoured as their classes say;
+    - an unknown name raises `UnknownTensorError`, before the step runs if the graph is known.
+    """
+
+    @property
+    def graph(self) -> Graph:
+        """What the runs execute."""
+
+    @property
+    def graph_def(self) -> Any:
+        """The graph as a `GraphDef` message."""
+
+    @property
+    def sess_str(self) -> str:
+        """Which runtime the session speaks to; empty for this process."""
+
+    def run(
+        self,
+        fetches: Any = None,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Execute one run."""
+
+    def make_callable(
+        self, fetches: Any, feed_list: Any = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """A function that runs `fetches`, taking the values of `feed_list` as positional arguments."""
+
+    def list_devices(self) -> list[Device]:
+        """The devices of this session."""
+
+    def close(self) -> None:
+        """Release everything; harmless when called again."""
+
+    def as_default(self) -> AbstractContextManager[Any]:
+        """Make this the default session of the thread, without closing it on exit."""
+
+
+@runtime_checkable
+class StatefulSession(Protocol):
+    """A session whose state (weights, optimizer, step, random generators) can go to a file and back."""
+
+    def save_state(self, path: Path) -> None:
+        """Write the whole state to one file."""
+
+    def load_state(self, path: Path) -> None:
+        """Put the state of a file in place."""
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def default_session(session: Any) -> Iterator[Any]:
+    """Make `session` the default of this thread inside the block."""
+    stack: list[Any] = _thread.__dict__.setdefault("sessions", [])
+    stack.append(session)
+    try:
+        yield session
+    finally:
+        stack.pop()
+
+
+def get_default_session() -> Any:
+    """The innermost default session of this thread, or None."""
+    stack: list[Any] = _thread.__dict__.setdefault("sessions", [])
+    return stack[-1] if stack else None

@@ -1,0 +1,311 @@
+"""The graph of a session: the nodes its runs executed, plus the nodes that hooks derive from them.
+
+Eager engines learn their graph by running, so a graph grows while the program does new things and its
+`version` counts the changes. Finalising it closes it for *hooks* (`add_derived`), as the hook contract
+says; the engine still records what the program executes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensortap.errors import GraphFinalizedError, UnknownTensorError
+from tensortap.records import Node, TensorSpec, split_tensor_name, tensor_name
+
+__all__ = ["Derived", "Graph", "GraphKeys", "TensorRef", "current_graph", "get_default_graph", "nearest"]
+
+
+class GraphKeys:
+    """Names of the graph collections that `Scaffold` reads and fills."""
+
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    QUEUE_RUNNERS = "queue_runners"
+    READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
+    READY_OP = "ready_op"
+    SAVERS = "savers"
+    SUMMARY_OP = "summary_op"
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A function of named tensors that a hook added to the graph."""
+
+    node: Node
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor of one particular graph; usable wherever a tensor name is."""
+
+    graph: Graph
+    name: str
+
+
+class Graph:
+    """Nodes by name, in the order they were first seen.
+
+    >>> graph = Graph()
+    >>> graph.add_derived("grad_norm", lambda g: g.norm(), inputs=["gradients/model/weight:0"])
+    'grad_norm:0'
+    >>> graph.finalize()
+    >>> graph.add_derived("late", abs, inputs=["x:0"])
+    Traceback (most recent call last):
+    tensortap.errors.GraphFinalizedError: Cannot add node 'late': the graph is finalised. ...
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._derived: dict[str, Derived] = {}
+        self._collections: dict[str, list[Any]] = {}
+        self._finalized = False
+        self._lock = threading.RLock()
+        self.version = 0
+        self.known = False
+        """Whether a run has been traced, so that a name which is not here does not exist."""
+        self.global_step: str | None = None
+        """Tensor name of the global step, when the engine keeps one."""
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, in the order they were first seen."""
+        with self._lock:
+            return tuple(self._nodes.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __bool__(self) -> bool:
+        # An empty graph is still a graph: `graph or Graph()` must not replace it.
+        return True
+
+    def node(self, name: str) -> Node:
+        """The node called `name`; an unknown name is an error that suggests the nearest ones."""
+        found = self._nodes.get(name)
+        if found is None:
+            raise UnknownTensorError(f"There is no node {name!r} in the graph.{nearest(name, self._nodes)}")
+        return found
+
+    def tensor_names(self) -> Iterator[str]:
+        """Names of all outputs of all nodes."""
+        for node in self.nodes:
+            for slot in range(len(node.outputs)):
+                yield node.tensor(slot)
+
+    def spec(self, tensor: str) -> TensorSpec | None:
+        """Dtype and shape of a tensor, if the graph knows it."""
+        name, slot = split_tensor_name(tensor)
+        node = self._nodes.get(name)
+        if node is None or (slot or 0) >= len(node.outputs):
+            return None
+        return node.outputs[slot or 0]
+
+    def as_tensor_name(self, item: str | TensorRef | Node) -> str:
+        """The full tensor name that `item` stands for.
+
+        A name without `:slot` means slot 0 of a node with one output. Names are checked against the
+        nodes seen so far; before the first traced run every well-formed name is accepted.
+
+        Raises:
+            UnknownTensorError: no such tensor, or the node has several outputs and no slot was given.
+            ValueError: a reference to a tensor of another graph.
+            TypeError: neither a name, a node nor a reference.
+        """
+        if isinstance(item, TensorRef):
+            if item.graph is not self:
+                raise ValueError(f"Tensor {item.name!r} belongs to another graph than this session's.")
+            item = item.name
+        elif isinstance(item, Node):
+            item = item.name
+        if not isinstance(item, str):
+            raise TypeError(
+                f"A tensor is named by text such as 'model/fc/addmm:0', got {type(item).__name__}: {item!r}."
+            )
+        name, slot = split_tensor_name(item)
+        node = self._nodes.get(name)
+        if node is None:
+            if self.known:
+                raise UnknownTensorError(
+                    f"There is no tensor {item!r} in the graph.{nearest(name, self._nodes)}"
+                )
+            return tensor_name(name, slot or 0)
+        count = len(node.outputs)
+        if slot is None and count > 1:
+            raise UnknownTensorError(
+                f"Node {name!r} has {count} outputs; say which one, {node.tensor(0)!r} to "
+                f"{node.tensor(count - 1)!r}."
+            )
+        if slot is not None and slot >= max(count, 1):
+            raise UnknownTensorError(
+                f"There is no tensor {item!r}: node {name!r} has {count} output{'s' * (count != 1)}."
+            )
+        return tensor_name(name, slot or 0)
+
+    def tensor(self, name: str) -> TensorRef:
+        """A reference to a tensor of this graph."""
+        return TensorRef(self, self.as_tensor_name(name))
+
+    # --- derived nodes -----------------------------------------------------------------------------
+
+    def add_derived(self, name: str, function: Callable[..., Any], inputs: Sequence[str]) -> str:
+        """Add a node that computes `function` of the named tensors in every run that asks for it.
+
+        Only before the graph is finalised, that is in `SessionRunHook.begin`. Adding the same node again
+        changes nothing, so `begin` may be called twice.
+
+        Returns:
+            The tensor name, to be fetched or watched.
+        """
+        with self._lock:
+            inputs = tuple(self.as_tensor_name(each) if ":" in each else f"{each}:0" for each in inputs)
+            existing = self._derived.get(name)
+            if existing is not None and existing.node.inputs == inputs:
+                return existing.node.tensor(0)
+            if self._finalized:
+                raise GraphFinalizedError(
+                    f"Cannot add node {name!r}: the graph is finalised. Add nodes in begin(), before the "
+                    "session is created."
+                )
+            if not callable(function):
+                raise TypeError(f"Derived node {name!r} needs a function, got {type(function).__name__}.")
+            if not name or ":" in name:
+                raise ValueError(f"{name!r} is no node name: it must be non-empty and without ':'.")
+            if name in self._nodes:
+                raise ValueError(f"Cannot add node {name!r}: the name is taken.")
+            node = Node(name, "Derived", inputs, outputs=(TensorSpec("unknown", ()),))
+            self._derived[name] = Derived(node, function)
+            self._nodes[name] = node
+            self.version += 1
+            return node.tensor(0)
+
+    def derived(self, name: str) -> Derived | None:
+        """The derived node called `name`, if there is one."""
+        return self._derived.get(name)
+
+    # --- recording, for engines --------------------------------------------------------------------
+
+    def record(self, nodes: Iterable[Node]) -> None:
+        """Take in nodes an engine has executed or knows to exist.
+
+        A node seen before keeps its place and takes its newest definition; dimensions and arguments that
+        have varied become unknown, so that a graph settles although a learning rate changes.
+        """
+        with self._lock:
+            for node in nodes:
+                known = self._nodes.get(node.name)
+                if known is node:
+                    continue
+                if known is not None and len(known.outputs) == len(node.outputs):
+                    specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, node.outputs, strict=True))
+                    node = replace(node, outputs=specs, attributes=_merged(known.attributes, node.attributes))
+                if node != known:
+                    self._nodes[node.name] = node
+                    self.version += 1
+
+    # --- finalisation and collections --------------------------------------------------------------
+
+    @property
+    def finalized(self) -> bool:
+        """Whether hooks may no longer add nodes."""
+        return self._finalized
+
+    def finalize(self) -> None:
+        """Refuse further derived nodes."""
+        self._finalized = True
+
+    def unfinalize(self) -> None:
+        """Accept derived nodes again, as a monitored session does when it closes."""
+        self._finalized = False
+
+    def add_to_collection(self, key: str, item: Any) -> None:
+        """Append `item` to the collection `key`."""
+        with self._lock:
+            self._collections.setdefault(key, []).append(item)
+
+    def get_collection(self, key: str) -> list[Any]:
+        """A copy of the collection `key`."""
+        with self._lock:
+            return list(self._collections.get(key, ()))
+
+    @contextmanager
+    def as_default(self) -> Iterator[Graph]:
+        """Make this the graph that `get_default_graph()` returns in this thread."""
+        stack = _default_graphs()
+        stack.append(self)
+        try:
+            yield self
+        finally:
+            stack.pop()
+
+    def as_graph_def(self) -> Any:
+        """The graph as a `GraphDef` message."""
+        from tensortap.wire.graph_def import graph_to_proto
+
+        return graph_to_proto(self)
+
+
+VARIES = "(varies)"
+"""Stands in a graph for an argument that is not the same in every run."""
+
+
+def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    if known == new:
+        return known
+    return {key: value if known.get(key, value) == value else VARIES for key, value in new.items()}
+
+
+_thread = threading.local()
+
+
+def _default_graphs() -> list[Graph]:
+    if not hasattr(_thread, "graphs"):
+        _thread.graphs = []
+    return _thread.graphs  # type: ignore[no-any-return]
+
+
+def current_graph() -> Graph | None:
+    """The innermost graph made default in this thread, if any."""
+    stack = _default_graphs()
+    return stack[-1] if stack else None
+
+
+def get_default_graph() -> Graph:
+    """The default graph of this thread: in a hook's `begin`, the one the session will use."""
+    graph = current_graph()
+    if graph is None:
+        raise RuntimeError(
+            "There is no default graph here. Inside a hook's begin() there is one; elsewhere enter "
+            "`with session.graph.as_default():` first."
+        )
+    return graph
+
+
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:
+    """A sentence that suggests the most similar names, or nothing.
+
+    >>> nearest("model/fc/adddm", ["model/fc/addmm", "model/conv"])
+    " Did you mean 'model/fc/addmm'?"
+    """
+    pool = list(candidates)
+    # Long graphs share long prefixes, which makes everything look similar: prefer names with the same last
+    # part, then fall back to overall similarity.
+    tail = name.rsplit("/", 1)[-1]
+    same_tail = [each for each in pool if each.rsplit("/", 1)[-1] == tail]
+    found = difflib.get_close_matches(name, same_tail, count, 0.3) if len(tail) > 1 else []
+    if len(found) < count and len(pool) <= 20_000:
+        found += [m for m in difflib.get_close_matches(name, pool, count, 0.6) if m not in found]
+    if not found:
+        return ""
+    listed = [repr(each) for each in found[:count]]
+    return f" Did you mean {' or '.join([', '.join(listed[:-1]), listed[-1]] if listed[1:] else listed)}?"

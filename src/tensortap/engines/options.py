@@ -1,0 +1,98 @@
+"""What a run is asked for besides fetches and feeds, and what it reports back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from tensortap.records import Node
+
+__all__ = ["DebugOptions", "DebugTensorWatch", "RunMetadata", "RunOptions", "Tap", "TraceLevel"]
+
+Tap = Callable[[Node, int, Any], None]
+"""`tap(node, slot, live_tensor)`: called when the value is complete and before a consumer can change it."""
+
+
+class TraceLevel(IntEnum):
+    """How much a run measures of itself."""
+
+    NO_TRACE = 0
+    SOFTWARE_TRACE = 1
+    HARDWARE_TRACE = 2
+    FULL_TRACE = 3
+
+
+@dataclass
+class DebugTensorWatch:
+    """One tensor to watch: which output, reduced by which debug ops, sent where."""
+
+    node_name: str
+    output_slot: int = 0
+    debug_ops: list[str] = field(default_factory=lambda: ["DebugIdentity"])
+    debug_urls: list[str] = field(default_factory=list)
+    tolerate_debug_op_creation_failures: bool = False
+
+
+@dataclass
+class DebugOptions:
+    """The watches of a run. `global_step` is -1 while nobody has set it."""
+
+    debug_tensor_watch_opts: list[DebugTensorWatch] = field(default_factory=list)
+    global_step: int = -1
+    reset_disk_byte_usage: bool = False
+
+
+@dataclass
+class RunOptions:
+    """Options of one run.
+
+    Attributes:
+        trace_level: how much to measure.
+        timeout_in_ms: give up with `DeadlineExceededError` between two operations once this much time
+            has passed; 0 means never.
+        inter_op_thread_pool: kept for callers of the original API; engines without pools ignore it.
+        output_partition_graphs: put the executed graph into `RunMetadata.partition_graphs`.
+        debug_options: watches.
+        report_tensor_allocations_upon_oom: kept for callers of the original API.
+        taps: functions that receive every tensor of the run, `tap(node, slot, live_tensor)`.
+    """
+
+    trace_level: TraceLevel = TraceLevel.NO_TRACE
+    timeout_in_ms: int = 0
+    inter_op_thread_pool: int = 0
+    output_partition_graphs: bool = False
+    debug_options: DebugOptions = field(default_factory=DebugOptions)
+    report_tensor_allocations_upon_oom: bool = False
+    taps: list[Tap] = field(default_factory=list)
+
+    def merge_from(self, other: RunOptions) -> None:
+        """Take on what another party asks for, so that both get at least what they wanted."""
+        self.trace_level = max(self.trace_level, other.trace_level)
+        self.timeout_in_ms = max(self.timeout_in_ms, other.timeout_in_ms)
+        self.inter_op_thread_pool = max(self.inter_op_thread_pool, other.inter_op_thread_pool)
+        self.output_partition_graphs |= other.output_partition_graphs
+        self.report_tensor_allocations_upon_oom |= other.report_tensor_allocations_upon_oom
+        self.taps.extend(other.taps)
+        mine, theirs = self.debug_options, other.debug_options
+        mine.debug_tensor_watch_opts.extend(theirs.debug_tensor_watch_opts)
+        mine.reset_disk_byte_usage |= theirs.reset_disk_byte_usage
+        # -1 means unset: the first party that knows the step decides (the original lost it here).
+        if mine.global_step < 0:
+            mine.global_step = theirs.global_step
+
+
+@dataclass
+class RunMetadata:
+    """What a run reports: filled by the engine, shared with every hook's `after_run`.
+
+    Attributes:
+        nodes: the nodes the run executed, in order, exactly as executed; empty when it was not intercepted.
+        partition_graphs: the same as `GraphDef` messages, when the options ask for them.
+        step_stats: op times, when the options ask for a trace.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    partition_graphs: list[Any] = field(default_factory=list)
+    step_stats: Any = None

@@ -1,0 +1,70 @@
+"""Putting a fed value in the place of a tensor, in the middle of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tensortap.engines.torch.schema import Op
+from tensortap.engines.torch.values import as_fed_tensor, check_shape
+from tensortap.errors import FeedError
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.recorder import Call
+
+__all__ = ["FeedError", "cut_gradient", "fitting", "replace_leaf", "substitute"]
+
+
+def fitting(name: str, value: Any, replaced: torch.Tensor) -> torch.Tensor:
+    """`value` as a tensor with the dtype, shape and device of the one it replaces, or `FeedError`."""
+    tensor = as_fed_tensor(name, value, replaced.dtype, replaced.device)
+    check_shape(name, tuple(replaced.shape), tuple(tensor.shape))
+    return tensor
+
+
+def cut_gradient(fed: torch.Tensor) -> None:
+    """Make a fed value a constant for the backward pass: its op receives no gradient for this output."""
+    slot = fed.output_nr
+
+    def without_this_output(gradients: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(None if position == slot else each for position, each in enumerate(gradients))
+
+    assert fed.grad_fn is not None
+    fed.grad_fn.register_prehook(without_this_output)
+
+
+def replace_leaf(structure: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """`structure` with one tensor exchanged."""
+    return pytree.tree_map(lambda leaf: new if leaf is old else leaf, structure)
+
+
+def substitute(
+    op: Op,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    call: Call,
+    substitutes: Mapping[str, torch.Tensor],
+) -> tuple[Any, Any]:
+    """Arguments with fed constants in place. A constant that the op would change cannot be fed."""
+    by_identity = {
+        id(tensor): (name, substitutes[name])
+        for name, tensor in zip(call.inputs, call.tensors, strict=True)
+        if name in substitutes
+    }
+    if not by_identity:
+        return args, kwargs
+    if op.writes:
+        for tensor in op.written(args, kwargs):
+            if id(tensor) in by_identity:
+                raise FeedError(
+                    f"Cannot feed {by_identity[id(tensor)][0]!r}: {call.entry.name!r} changes this tensor in "
+                    f"place. Feed {call.entry.tensor(0)!r} instead."
+                )
+
+    def swap(leaf: Any) -> Any:
+        return by_identity[id(leaf)][1] if id(leaf) in by_identity else leaf
+
+    return pytree.tree_map(swap, tuple(args)), pytree.tree_map(swap, dict(kwargs))

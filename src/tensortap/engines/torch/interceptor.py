@@ -1,0 +1,91 @@
+"""The interface between a session and whatever sees the ops of a run.
+
+A session describes what it wants of a run (`RunPlan`), enters the interceptor around the step, and reads the
+`Observation` afterwards. There may be several interceptors; the same contract tests run on each.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from tensortap.engines.graph import Graph
+from tensortap.engines.options import Tap
+from tensortap.engines.torch.names import NameTable
+from tensortap.engines.torch.program import Program
+from tensortap.records import Node
+
+__all__ = ["Interceptor", "Observation", "RunPlan"]
+
+log = logging.getLogger("tensortap.engine")
+
+
+@dataclass
+class RunPlan:
+    """What a run is to be observed for.
+
+    Attributes:
+        captures: names of tensors whose value is wanted.
+        feeds: values that replace the output of a node, by tensor name.
+        taps: functions that see every tensor.
+        inputs: tensors handed to the step, by placeholder name.
+        deadline: `time.monotonic()` value after which the run gives up, or None.
+    """
+
+    captures: frozenset[str] = frozenset()
+    feeds: Mapping[str, Any] = field(default_factory=dict)
+    taps: tuple[Tap, ...] = ()
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    deadline: float | None = None
+
+    @classmethod
+    def until(cls, timeout_in_ms: int) -> float | None:
+        """The deadline of a run that starts now."""
+        return time.monotonic() + timeout_in_ms / 1000 if timeout_in_ms > 0 else None
+
+
+@dataclass
+class Observation:
+    """What was seen of a run.
+
+    Attributes:
+        nodes: executed nodes in order, sources at their first use.
+        captured: copies of the wanted values, by tensor name, made when each was complete.
+        fed: names of the feeds that took effect.
+        failed: the exception an op raised and the node it would have been.
+        ran_compiled: a compiled function was executed eagerly so that it could be seen.
+        faults: how many times observing itself failed; the program went on unharmed.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    captured: dict[str, torch.Tensor] = field(default_factory=dict)
+    fed: set[str] = field(default_factory=set)
+    failed: tuple[BaseException, Node] | None = None
+    ran_compiled: bool = False
+    faults: int = 0
+
+    def fault(self, where: str) -> None:
+        """Count a failure of our own, say the first one, and let the program go on."""
+        self.faults += 1
+        if self.faults == 1:
+            log.warning(
+                "tensortap failed %s; the run goes on, its record is incomplete", where, exc_info=True
+            )
+
+
+class Interceptor(Protocol):
+    """Sees every op of a run."""
+
+    can_feed: bool
+    """Whether it can replace values, or only look at them."""
+
+    def observe(
+        self, plan: RunPlan, program: Program, graph: Graph, names: NameTable
+    ) -> AbstractContextManager[Observation]:
+        """Watch the block. Everything it installs is gone when the block ends, however it ends."""

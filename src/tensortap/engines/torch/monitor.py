@@ -1,0 +1,10 @@
+"""Placeholder until the hook runner lands."""
+
+
+class Monitor: ...
+
+
+class MonitoredRun: ...
+
+
+def monitor(): ...

@@ -1,0 +1,178 @@
+"""What the user trains: modules, optimizers and other stateful objects, and their names in the graph."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tensortap.engines.torch.values import spec_of
+from tensortap.records import Node
+
+__all__ = ["Program", "clean_path", "variable_node"]
+
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-/]")
+
+
+def clean_path(dotted: str) -> str:
+    """A module path as a scope: `layers.0.attn` becomes `layers/0/attn`.
+
+    Wrappers that only hold another module (torch.compile, DistributedDataParallel) add a level that the
+    user did not write; compiled modules lose theirs so that names do not depend on being compiled.
+    """
+    parts = [part for part in dotted.split(".") if part and part != "_orig_mod"]
+    return "/".join(_UNUSABLE.sub("_", part.replace("/", "_")) for part in parts)
+
+
+def variable_node(name: str, tensor: torch.Tensor, op_type: str = "Variable", device: str = "") -> Node:
+    """The node that stands for a tensor which exists before the run."""
+    return Node(name, op_type, outputs=(spec_of(tensor),), device=device)
+
+
+class Program:
+    """The stateful objects behind a step.
+
+    Args:
+        modules: modules by the name their path starts with.
+        optimizers: optimizers by name (names matter for checkpoints only).
+        extras: other objects with `state_dict` and `load_state_dict` (schedulers, gradient scalers).
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module] | None = None,
+        optimizers: Mapping[str, Optimizer] | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.modules = dict(modules or {})
+        self.optimizers = dict(optimizers or {})
+        self.extras = dict(extras or {})
+        _check("modules", self.modules, nn.Module)
+        _check("optimizers", self.optimizers, Optimizer)
+        self._optimizer_scopes: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
+        for optimizer in self.optimizers.values():
+            self.optimizer_scope(optimizer)
+
+    def module_paths(self) -> dict[int, str]:
+        """Path of every module, by identity. A module in two places has the first of its paths."""
+        paths: dict[int, str] = {}
+        for key, root in self.modules.items():
+            for name, module in root.named_modules(remove_duplicate=True):
+                path = clean_path(f"{key}.{name}") or clean_path(key)
+                paths.setdefault(id(module), path)
+        return paths
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every parameter once, with its path."""
+        yield from self._unique(lambda module: module.named_parameters())
+
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every buffer once, with its path."""
+        yield from self._unique(lambda module: module.named_buffers())
+
+    def variables(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Parameters, buffers and the state of the known optimizers, with their names."""
+        paths: dict[int, str] = {}
+        for name, parameter in self.parameters():
+            paths[id(parameter)] = name
+            yield name, parameter
+        yield from self.buffers()
+        for optimizer in self.optimizers.values():
+            for _, name, tensor in self.optimizer_state(optimizer, paths):
+                yield name, tensor
+
+    def optimizer_scope(self, optimizer: Optimizer) -> str:
+        """`optimizer/AdamW`, with a number when there are several of a class."""
+        scope = self._optimizer_scopes.get(optimizer)
+        if scope is None:
+            taken = set(self._optimizer_scopes.values())
+            base = scope = f"optimizer/{type(optimizer).__name__}"
+            number = 0
+            while scope in taken:
+                number += 1
+                scope = f"{base}_{number}"
+            self._optimizer_scopes[optimizer] = scope
+        return scope
+
+    def optimizer_state(
+        self, optimizer: Optimizer, parameter_paths: Mapping[int, str]
+    ) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """(parameter path, name, tensor) for every state tensor, such as `exp_avg` of a weight."""
+        scope = self.optimizer_scope(optimizer)
+        number = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                path = parameter_paths.get(id(parameter)) or f"param_{number}"
+                number += 1
+                for key, tensor in optimizer.state.get(parameter, {}).items():
+                    if isinstance(tensor, torch.Tensor):
+                        yield path, f"{scope}/{path}/{clean_path(str(key))}", tensor
+
+    def _unique(self, list_of: Callable[[nn.Module], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        names: set[str] = set()
+        for key, module in self.modules.items():
+            for dotted, tensor in list_of(module):
+                if id(tensor) in seen:
+                    continue
+                seen.add(id(tensor))
+                name = clean_path(f"{key}.{dotted}")
+                while name in names:  # two different paths may look alike once odd characters are gone
+                    name += "_"
+                names.add(name)
+                yield name, tensor
+
+
+def discover(step: Callable[..., Any]) -> Program:
+    """The modules, optimizers and schedulers that a step refers to, named as the step names them.
+
+    Looks at the variables a function closes over, the globals it uses, and the attributes of the object
+    when it is a bound method or a callable object.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(step, nn.Module):
+        found["model"] = step
+    owner = getattr(step, "__self__", None)
+    function = inspect.unwrap(getattr(step, "__func__", step))
+    if not isinstance(function, types.FunctionType):
+        owner, function = function, getattr(type(function), "__call__", None)
+    if isinstance(function, types.FunctionType):
+        variables = inspect.getclosurevars(function)
+        found.update(variables.globals)
+        found.update(variables.nonlocals)
+    if owner is not None and not isinstance(owner, (nn.Module, types.ModuleType)):
+        found.update(getattr(owner, "__dict__", {}))
+    modules: dict[str, nn.Module] = {}
+    optimizers: dict[str, Optimizer] = {}
+    extras: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, nn.Module):
+            modules[name] = value
+        elif isinstance(value, Optimizer):
+            optimizers[name] = value
+        elif _is_stateful(value):
+            extras[name] = value
+    return Program(modules, optimizers, extras)
+
+
+def _is_stateful(value: Any) -> bool:
+    return not isinstance(value, type) and all(
+        callable(getattr(value, each, None)) for each in ("state_dict", "load_state_dict")
+    )
+
+
+def _check(argument: str, values: Mapping[str, Any], kind: type) -> None:
+    for name, value in values.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{argument}= needs names as keys, got {name!r}.")
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{argument}[{name!r}] must be a {kind.__module__}.{kind.__name__}, got {type(value).__name__}."
+            )

@@ -1,0 +1,242 @@
+"""What one run is asked for, resolved before anything executes.
+
+Fetches and feeds name very different things: keys of what the step returns, step inputs, state, derived
+nodes, and tensors in the middle of the run. `resolve` tells them apart and refuses what cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tensortap.engines.graph import Graph, TensorRef, nearest
+from tensortap.engines.structure import leaves, map_leaves
+from tensortap.engines.torch.interceptor import Observation
+from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name, to_numpy
+from tensortap.errors import FeedError, InvalidArgumentError, OpError, UnknownTensorError
+from tensortap.records import Node, split_tensor_name
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.session import EngineSession
+
+__all__ = ["GLOBAL_STEP", "Request", "resolve"]
+
+GLOBAL_STEP = "global_step:0"
+
+
+@dataclass
+class Request:
+    """A run's fetches and feeds, sorted by what they are.
+
+    Attributes:
+        fetches: the structure asked for.
+        captures: tensors in the middle of the run whose values are needed.
+        arguments: values for the parameters of the step.
+        feeds: values for tensors in the middle of the run.
+        state_feeds: values for parameters and other state.
+        is_state_only: everything fetched can be read without executing the step.
+    """
+
+    fetches: Any
+    captures: frozenset[str] = frozenset()
+    arguments: dict[str, Any] = field(default_factory=dict)
+    feeds: dict[str, Any] = field(default_factory=dict)
+    state_feeds: dict[str, Any] = field(default_factory=dict)
+    is_state_only: bool = False
+
+    @property
+    def needs_interception(self) -> bool:
+        """Whether the ops of the run must be seen."""
+        return bool(self.captures or self.feeds)
+
+    def check_feeds_took_effect(self, seen: Observation, graph: Graph) -> None:
+        """A feed that changed nothing is an error: the caller believes that it did."""
+        for name in self.feeds:
+            if name not in seen.fed:
+                raise UnknownTensorError(
+                    f"The run executed no {name!r}, so the fed value had no effect.{_suggest(name, graph, ())}"
+                )
+
+    def values(self, session: EngineSession, result: Any, seen: Observation) -> Any:
+        """What the fetches stand for after the run."""
+        from tensortap.engines.torch.session import as_mapping, fetched
+
+        returned = as_mapping(result)
+
+        def value_of(item: Any) -> Any:
+            if item is None:
+                return result
+            if isinstance(item, str) and item in returned:
+                return fetched(returned[item])
+            name = session.graph.as_tensor_name(item)
+            if name in seen.captured:
+                return to_numpy(seen.captured[name])
+            argument = self.arguments.get(name.removesuffix(":0"))
+            if argument is not None:
+                return fetched(argument)
+            derived = session.graph.derived(split_tensor_name(name)[0])
+            if derived is not None:
+                return to_numpy(_derive(derived.node, derived.function, live_value_of))
+            state = session.read_state(name)
+            if state is not None:
+                return np.int64(state) if name == GLOBAL_STEP else state
+            raise UnknownTensorError(
+                f"The run made no tensor {item!r}.{_suggest(str(item), session.graph, session.result_keys)}"
+            )
+
+        def live_value_of(name: str) -> Any:
+            """An input of a derived node: a tensor where there is one."""
+            if name in seen.captured:
+                return seen.captured[name]
+            derived = session.graph.derived(split_tensor_name(name)[0])
+            if derived is not None:
+                return _derive(derived.node, derived.function, live_value_of)
+            plain = name.removesuffix(":0")
+            for values in (returned, self.arguments):
+                if plain in values:
+                    value = values[plain]
+                    return value.detach() if isinstance(value, torch.Tensor) else value
+            return torch.as_tensor(value_of(name))
+
+        return map_leaves(value_of, self.fetches)
+
+
+def resolve(
+    session: EngineSession,
+    fetches: Any,
+    feed_dict: Mapping[Any, Any] | None,
+    parameters: Sequence[str],
+) -> Request:
+    """Sort out what a run is asked for; raises before anything has executed."""
+    request = Request(fetches)
+    if feed_dict is not None and not isinstance(feed_dict, Mapping):
+        raise TypeError(f"feed_dict must map names to values, got {type(feed_dict).__name__}.")
+    _resolve_feeds(session, request, feed_dict or {}, parameters)
+    if fetches is None:
+        return request
+    state = None
+    captures: set[str] = set()
+    needs_step = False
+    for item in leaves(fetches):
+        if item is None or (isinstance(item, str) and item in session.result_keys):
+            needs_step = True
+            continue
+        name = _tensor_name(session, item, parameters)
+        if state is None:
+            state = session.state_tensors()
+        for tensor in _inputs_of(name, session.graph):
+            if tensor == GLOBAL_STEP or tensor in state:
+                continue
+            needs_step = True
+            if tensor.removesuffix(":0") not in (*session.result_keys, *parameters):
+                captures.add(tensor)
+    request.captures = frozenset(captures)
+    request.is_state_only = not needs_step and not request.feeds and next(leaves(fetches), None) is not None
+    return request
+
+
+def _resolve_feeds(
+    session: EngineSession, request: Request, feed_dict: Mapping[Any, Any], parameters: Sequence[str]
+) -> None:
+    keys: dict[str, Any] = {}
+    state: Mapping[str, torch.Tensor] | None = None
+    for key, value in feed_dict.items():
+        plain = key.removesuffix(":0") if isinstance(key, str) else None
+        if plain in parameters:
+            name = plain
+            request.arguments[plain] = value
+        else:
+            name = (
+                session.graph.as_tensor_name(key)
+                if not isinstance(key, str)
+                else _feed_name(session, key, parameters)
+            )
+            if state is None:
+                state = session.state_tensors()
+            if name == GLOBAL_STEP:
+                raise FeedError("The global step cannot be fed; set `session.global_step` instead.")
+            if session.graph.derived(split_tensor_name(name)[0]) is not None:
+                raise FeedError(f"{name!r} is derived from other tensors and cannot be fed; feed its inputs.")
+            if name in state:
+                request.state_feeds[name] = value
+            else:
+                _check_against_graph(name, value, session.graph)
+                request.feeds[name] = value
+        if name in keys:
+            raise FeedError(f"{keys[name]!r} and {key!r} are the same tensor; feed it once.")
+        keys[name] = key
+
+
+def _feed_name(session: EngineSession, key: str, parameters: Sequence[str]) -> str:
+    try:
+        return session.graph.as_tensor_name(key)
+    except UnknownTensorError as error:
+        raise UnknownTensorError(f"Cannot feed {key!r}. {error}{nearest(key, parameters)}") from None
+
+
+def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -> str:
+    if not isinstance(item, (str, TensorRef, Node)):
+        raise TypeError(
+            f"Cannot fetch {item!r} ({type(item).__name__}); a fetch is a key of what the step returns or a "
+            "tensor name such as 'model/fc/addmm:0'."
+        )
+    if isinstance(item, str) and item.removesuffix(":0") in parameters:
+        return item.removesuffix(":0") + ":0"
+    try:
+        return session.graph.as_tensor_name(item)
+    except UnknownTensorError as error:
+        hint = nearest(str(item), (*session.result_keys, *parameters))
+        if not hint and session.result_keys:
+            hint = f" The step returns {', '.join(repr(key) for key in session.result_keys)}."
+        raise UnknownTensorError(
+            f"Cannot fetch {item!r}. {error}{hint} A tensor that exists only in runs which have not been traced "
+            "yet becomes known with RunOptions(output_partition_graphs=True) in such a run."
+        ) from None
+
+
+def _inputs_of(name: str, graph: Graph) -> list[str]:
+    """The tensors a fetch needs: itself, or what a derived node is computed from."""
+    derived = graph.derived(split_tensor_name(name)[0])
+    if derived is None:
+        return [name]
+    return [needed for each in derived.node.inputs for needed in _inputs_of(each, graph)]
+
+
+def _derive(node: Node, function: Callable[..., Any], value_of: Callable[[str], Any]) -> Any:
+    values = [value_of(name) for name in node.inputs]
+    generator = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            return function(*values)
+    except OpError:
+        raise
+    except Exception as error:
+        described = ", ".join(node.inputs)
+        raise InvalidArgumentError(
+            node, f"Derived node {node.name!r} of {described} failed: {error}"
+        ) from error
+    finally:
+        # Looking at a tensor must not change what the program draws next.
+        torch.set_rng_state(generator)
+
+
+def _check_against_graph(name: str, value: Any, graph: Graph) -> None:
+    """Refuse, before the step runs, what the graph already shows to be impossible."""
+    spec = graph.spec(name)
+    if spec is None:
+        return
+    dtype = getattr(torch, spec.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        return
+    tensor = as_fed_tensor(name, value, dtype, torch.device("cpu"))
+    assert dtype_name(tensor.dtype) == spec.dtype
+    check_shape(name, spec.shape, tuple(tensor.shape))
+
+
+def _suggest(name: str, graph: Graph, keys: Sequence[str]) -> str:
+    node, _ = split_tensor_name(name)
+    return nearest(node, (*keys, *(each.name for each in graph.nodes)))

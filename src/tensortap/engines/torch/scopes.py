@@ -1,0 +1,110 @@
+"""Where in the program an op runs: in which module, in the backward pass of which node, in which optimizer.
+
+Modules and optimizers announce themselves through PyTorch's global hooks, which are installed for the runs
+that need them and removed afterwards. The backward pass is recognised by the running autograd node.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from tensortap.engines.torch.program import Program, clean_path
+
+__all__ = ["Scopes"]
+
+_current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+class Scopes:
+    """The module and the optimizer that are executing, in the thread that made this object.
+
+    Args:
+        program: gives modules and optimizers their names.
+        on_root_module: called as (path, module, args, kwargs) when a module is entered from outside all
+            modules, so that its inputs can be named.
+        on_optimizer: called as (scope, optimizer) when an optimizer starts to step.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        on_root_module: Callable[[str, nn.Module, Any], None],
+        on_optimizer: Callable[[str, Optimizer], None],
+    ) -> None:
+        self._program = program
+        self._paths = program.module_paths()
+        self._thread = threading.get_ident()
+        self._on_root_module = on_root_module
+        self._on_optimizer = on_optimizer
+        self._hooks = ExitStack()
+        self.modules: list[tuple[str, bool]] = []
+        """Scopes of the modules being executed, and whether the backward pass called them (recomputation)."""
+        self.optimizers: list[str] = []
+
+    def __enter__(self) -> Scopes:
+        for register, hook, options in (
+            (register_module_forward_pre_hook, self._enter_module, {}),
+            (register_module_forward_hook, self._leave_module, {"always_call": True}),
+            (register_optimizer_step_pre_hook, self._enter_optimizer, {}),
+            (register_optimizer_step_post_hook, self._leave_optimizer, {}),
+        ):
+            handle = register(hook, **options)  # type: ignore[operator]
+            self._hooks.callback(handle.remove)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.close()
+        self.modules.clear()
+        self.optimizers.clear()
+
+    def in_recomputation(self) -> bool:
+        """Whether the innermost module was called by the backward pass."""
+        return bool(self.modules) and self.modules[-1][1]
+
+    def forward_scope(self) -> str:
+        """Scope of an op that the program itself executes now: empty, or ending in a slash."""
+        if self.modules:
+            return self.modules[-1][0]
+        if self.optimizers:
+            return self.optimizers[-1]
+        return ""
+
+    # Global hooks are called from every thread of the process; a run belongs to one.
+
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        path = self._paths.get(id(module))
+        if path is None:
+            parent = self.modules[-1][0] if self.modules else ""
+            path = parent.removeprefix("recompute/") + clean_path(type(module).__name__)
+        recomputed = self.in_recomputation() or _current_autograd_node() is not None
+        if not self.modules and not recomputed:
+            self._on_root_module(path, module, args)
+        self.modules.append((f"recompute/{path}/" if recomputed else f"{path}/", recomputed))
+
+    def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == self._thread and self.modules:
+            self.modules.pop()
+
+    def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() == self._thread:
+            scope = self._program.optimizer_scope(optimizer)
+            self.optimizers.append(scope + "/")
+            self._on_optimizer(scope, optimizer)
+
+    def _leave_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() == self._thread and self.optimizers:
+            self.optimizers.pop()

@@ -1,0 +1,95 @@
+"""Which line of the user's program is executing.
+
+A frame belongs to the user unless its file lies in torch, in tensortap or in the standard library: code of
+other packages (a model zoo, a trainer) is what the user wants to see.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+import tensortap
+from tensortap.records import Frame
+
+__all__ = ["capture_stack", "first_user_frame", "ran_compiled"]
+
+_STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any model, bounded for recursion
+
+_LIBRARY, _USER, _BACKWARD, _COMPILED = range(4)
+_kinds: dict[CodeType, int] = {}
+
+
+def _folder(path: str) -> str:
+    return str(Path(path).resolve()) + "/"
+
+
+_TORCH = _folder(next(iter(torch.__path__)))
+_OWN = _folder(next(iter(tensortap.__path__)))
+_STDLIB = _folder(sysconfig.get_paths()["stdlib"])
+_SITE = (_folder(sysconfig.get_paths()["purelib"]), _folder(sysconfig.get_paths()["platlib"]))
+
+
+def _kind(code: CodeType) -> int:
+    found = _kinds.get(code)
+    if found is None:
+        found = _kinds[code] = _classify(code)
+    return found
+
+
+def _classify(code: CodeType) -> int:
+    file = code.co_filename
+    if file.startswith("<frozen"):
+        return _LIBRARY
+    if not file.startswith("<"):
+        file = str(Path(file).resolve())
+    if file.startswith(_TORCH):
+        if file.endswith("/autograd/graph.py") and code.co_name == "_engine_run_backward":
+            return _BACKWARD
+        if file.endswith("/_dynamo/eval_frame.py") and code.co_name == "compile_wrapper":
+            return _COMPILED
+        return _LIBRARY
+    if file.startswith(_OWN) or (file.startswith(_STDLIB) and not file.startswith(_SITE)):
+        return _LIBRARY
+    return _USER
+
+
+def first_user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's program.
+
+    None when the autograd engine stands between: the op was not called by a line of the program then, but
+    by the backward pass, whose own line says nothing about the op.
+    """
+    while frame is not None:
+        kind = _kinds.get(frame.f_code)
+        if kind is None:
+            kind = _kind(frame.f_code)
+        if kind == _USER:
+            return frame
+        if kind == _BACKWARD:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def capture_stack(frame: FrameType | None) -> tuple[Frame, ...]:
+    """The user's lines from `frame` outwards, outermost first."""
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < _STACK_LIMIT:
+        code = frame.f_code
+        if _kind(code) == _USER:
+            frames.append(Frame(code.co_filename, frame.f_lineno, code.co_qualname))
+        frame = frame.f_back
+    return tuple(reversed(frames))
+
+
+def ran_compiled(frame: FrameType | None) -> bool:
+    """Whether a function compiled by torch.compile is on the stack."""
+    while frame is not None:
+        if _kind(frame.f_code) == _COMPILED:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,100 @@
+"""Tensors in and out: fetched values as NumPy arrays, fed values as tensors that fit their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from tensortap.errors import FeedError
+from tensortap.records import TensorSpec
+
+__all__ = ["as_fed_tensor", "dtype_name", "snapshot", "spec_of", "to_numpy"]
+
+# NumPy has no name of its own for these; the bits are reinterpreted, so no value is rounded.
+_EXTENSION_DTYPES: dict[torch.dtype, tuple[torch.dtype, Any]] = {
+    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: (torch.uint8, ml_dtypes.float8_e4m3fnuz),
+    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: (torch.uint8, ml_dtypes.float8_e5m2fnuz),
+}
+_DTYPE_NAMES: dict[torch.dtype, str] = {}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for `torch.float32`."""
+    name = _DTYPE_NAMES.get(dtype)
+    if name is None:
+        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Dtype and shape of a live tensor."""
+    return TensorSpec(dtype_name(tensor.dtype), tuple(tensor.shape))
+
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the value as it is now, outside autograd, on the tensor's own device."""
+    return tensor.detach().clone()
+
+
+def to_numpy(value: Any) -> Any:
+    """The NumPy form of a tensor that nobody else will change; anything else passes unchanged."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense() if not tensor.is_nested else tensor.to_padded_tensor(0.0)
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    extension = _EXTENSION_DTYPES.get(tensor.dtype)
+    if extension is None:
+        array = tensor.numpy()
+    else:
+        bits, dtype = extension
+        array = tensor.contiguous().view(bits).numpy().view(dtype)
+    return array[()] if array.ndim == 0 else array
+
+
+def as_fed_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """`value` as a tensor that can stand in for tensor `name`.
+
+    Python numbers and lists take the dtype they replace; tensors and arrays must already have it, because
+    a silent conversion would hide the mistake that is being looked for.
+    """
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach()
+    elif isinstance(value, (np.ndarray, np.generic)):
+        tensor = _from_numpy(np.asarray(value))
+    else:
+        try:
+            tensor = torch.tensor(value, dtype=dtype)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise FeedError(f"Cannot feed {name!r} with {value!r}: {error}") from error
+    if tensor.dtype != dtype:
+        raise FeedError(
+            f"Cannot feed {name!r}: it is {dtype_name(dtype)}, the fed value is {dtype_name(tensor.dtype)}. "
+            f"Convert the value first, for instance with .to(torch.{dtype_name(dtype)})."
+        )
+    return tensor.to(device)
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    for dtype, (bits, extension) in _EXTENSION_DTYPES.items():
+        if array.dtype == extension:
+            plain = np.int16 if bits is torch.int16 else np.uint8
+            return torch.from_numpy(np.array(array).view(plain)).view(dtype)
+    return torch.from_numpy(np.array(array))
+
+
+def check_shape(name: str, expected: tuple[int | None, ...], got: tuple[int, ...]) -> None:
+    """Refuse a fed value whose shape cannot be the one it replaces (None: any size)."""
+    fits = len(expected) == len(got) and all(e in (None, g) for e, g in zip(expected, got, strict=True))
+    if not fits:
+        shown = "[" + ", ".join("?" if e is None else str(e) for e in expected) + "]"
+        raise FeedError(f"Cannot feed {name!r}: its shape is {shown}, the fed value has shape {list(got)}.")

@@ -1,0 +1,206 @@
+"""Every exception tensortap raises, in one family.
+
+    TensortapError
+    ├── UnknownTensorError (ValueError)    a name that no tensor, node or returned key has
+    ├── FeedError (ValueError)             a fed value that does not fit what it replaces
+    ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
+    ├── SessionClosedError (RuntimeError)  a session used after close()
+    ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
+    ├── NanLossDuringTrainingError (RuntimeError)
+    └── OpError (RuntimeError)             an operation failed while a run executed
+        ├── CancelledError            ├── NotFoundError           ├── AbortedError *
+        ├── UnknownError              ├── AlreadyExistsError      ├── OutOfRangeError **
+        ├── InvalidArgumentError      ├── PermissionDeniedError   ├── UnimplementedError
+        ├── DeadlineExceededError     ├── UnauthenticatedError    ├── InternalError
+        ├── FailedPreconditionError   ├── ResourceExhaustedError  ├── UnavailableError *
+        └── DataLossError
+
+    *  preemption: a MonitoredSession recovers from these by making a new session.
+    ** end of input: leaves a monitored session's with-block cleanly.
+
+`OpError` is a `RuntimeError` so that code which caught the engine's own error around an ordinary call
+keeps catching it when the call moves into a session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from tensortap.records import Node
+
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "CheckpointError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "FeedError",
+    "GraphFinalizedError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NanLossDuringTrainingError",
+    "NotFoundError",
+    "OpError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "SessionClosedError",
+    "TensortapError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+    "UnknownTensorError",
+]
+
+
+class TensortapError(Exception):
+    """Root of every exception tensortap raises."""
+
+
+class UnknownTensorError(TensortapError, ValueError):
+    """A name that no tensor, node or returned key has; the message suggests the nearest ones."""
+
+
+class FeedError(TensortapError, ValueError):
+    """A fed value whose shape, dtype or target does not fit."""
+
+
+class GraphFinalizedError(TensortapError, RuntimeError):
+    """A node was added to a graph after it was finalised."""
+
+
+class SessionClosedError(TensortapError, RuntimeError):
+    """A session was used after `close()`."""
+
+
+class CheckpointError(TensortapError, RuntimeError):
+    """A checkpoint could not be written, read or applied; the message names the file and the entry."""
+
+
+class NanLossDuringTrainingError(TensortapError, RuntimeError):
+    """The loss watched by a `NanTensorHook` became NaN or infinite."""
+
+    def __init__(self, message: str = "The loss became NaN or infinite during training.") -> None:
+        super().__init__(message)
+
+
+class OpError(TensortapError, RuntimeError):
+    """An operation failed while a run executed.
+
+    Attributes:
+        node: the node that failed, or None when the engine could not tell.
+        message: what happened, in words.
+        error_code: the numeric code of the class, the same numbers gRPC uses.
+    """
+
+    error_code: ClassVar[int] = 2
+
+    def __init__(self, node: Node | None = None, message: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+        self.message = message
+
+    @property
+    def node_name(self) -> str | None:
+        """Name of the failing node, if known."""
+        return None if self.node is None else self.node.name
+
+
+class CancelledError(OpError):
+    """The operation was cancelled."""
+
+    error_code = 1
+
+
+class UnknownError(OpError):
+    """An error of no other kind."""
+
+    error_code = 2
+
+
+class InvalidArgumentError(OpError):
+    """An operation received an argument it cannot work with."""
+
+    error_code = 3
+
+
+class DeadlineExceededError(OpError):
+    """A time limit passed before the operation completed."""
+
+    error_code = 4
+
+
+class NotFoundError(OpError):
+    """Something requested was not found."""
+
+    error_code = 5
+
+
+class AlreadyExistsError(OpError):
+    """Something to be created already exists."""
+
+    error_code = 6
+
+
+class PermissionDeniedError(OpError):
+    """The caller may not do this."""
+
+    error_code = 7
+
+
+class ResourceExhaustedError(OpError):
+    """Memory, disk or another resource ran out."""
+
+    error_code = 8
+
+
+class FailedPreconditionError(OpError):
+    """The system is not in the state the operation needs."""
+
+    error_code = 9
+
+
+class AbortedError(OpError):
+    """The operation was aborted, typically because a peer was preempted; recoverable."""
+
+    error_code = 10
+
+
+class OutOfRangeError(OpError):
+    """Iteration went past the end of the input."""
+
+    error_code = 11
+
+
+class UnimplementedError(OpError):
+    """The engine cannot do this operation."""
+
+    error_code = 12
+
+
+class InternalError(OpError):
+    """An invariant of the engine was broken."""
+
+    error_code = 13
+
+
+class UnavailableError(OpError):
+    """The runtime or a peer is unavailable at the moment; recoverable."""
+
+    error_code = 14
+
+
+class DataLossError(OpError):
+    """Data was lost or is corrupt beyond repair."""
+
+    error_code = 15
+
+
+class UnauthenticatedError(OpError):
+    """The caller's identity could not be established."""
+
+    error_code = 16

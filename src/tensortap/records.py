@@ -1,0 +1,126 @@
+"""The nouns every part of tensortap shares: frozen, and free of any framework.
+
+run       one call of `session.run`, normally one training step; numbered from 0 in a session
+step      the value of the global step at a run
+node      one executed operation; its name is unique within its graph, scopes are separated by `/`
+tensor    one output of a node, written `node:slot`
+device    `/job:<job>/replica:0/task:<rank>/device:CPU:0`, one spelling on all engines
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Device", "Frame", "Node", "TensorSpec", "device_name", "split_tensor_name", "tensor_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What is known of a tensor before its value: dtype and shape (None: varies between runs)."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def merged_with(self, other: TensorSpec) -> TensorSpec:
+        """The spec that describes both: dimensions that differ become None, a new dtype wins."""
+        if self == other:
+            return self
+        if self.dtype != other.dtype or len(self.shape) != len(other.shape):
+            return other
+        dims = tuple(a if a == b else None for a, b in zip(self.shape, other.shape, strict=True))
+        return TensorSpec(self.dtype, dims)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One executed operation.
+
+    Attributes:
+        name: unique within the graph, stable from run to run.
+        op_type: the engine's own name for the operation, such as `aten::addmm`; or one of `Placeholder`
+            (an input of the step), `Variable` (parameter, buffer, optimizer state), `Const` (a tensor
+            made outside the run), `AccumulateGrad` (the complete gradient of a parameter), `Derived`.
+        inputs: tensor names, in the order of the operation's arguments.
+        control_inputs: names of nodes that changed, in place, memory that an input is a view of.
+        outputs: dtype and shape of every slot.
+        device: full device name.
+        attributes: the arguments that are not tensors, by argument name.
+        stack: the user's source lines, outermost first; for gradients those of the forward node.
+        forward: for a gradient node, the name of the forward node it belongs to.
+        is_view: the outputs share memory with an input, so they are not new values.
+    """
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    device: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    stack: tuple[Frame, ...] = ()
+    forward: str | None = None
+    is_view: bool = False
+
+    @property
+    def source(self) -> Frame | None:
+        """The innermost line of the user's program."""
+        return self.stack[-1] if self.stack else None
+
+    def tensor(self, slot: int = 0) -> str:
+        """Name of one output."""
+        return tensor_name(self.name, slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device a session can place nodes on."""
+
+    name: str
+    device_type: str
+    memory_limit_bytes: int = 0
+    incarnation: int = 0
+
+
+def tensor_name(node: str, slot: int) -> str:
+    """The name of output `slot` of `node`."""
+    return f"{node}:{slot}"
+
+
+def split_tensor_name(name: str) -> tuple[str, int | None]:
+    """Split `node:slot`; the slot is None when the name has none.
+
+    >>> split_tensor_name("encoder/fc/addmm:0")
+    ('encoder/fc/addmm', 0)
+    >>> split_tensor_name("encoder/fc/addmm")
+    ('encoder/fc/addmm', None)
+    """
+    node, colon, slot = name.rpartition(":")
+    if colon and slot.isdecimal():
+        return node, int(slot)
+    return name, None
+
+
+def device_name(kind: str, index: int = 0, *, rank: int = 0, job: str = "localhost") -> str:
+    """The full name of a device, spelled the same on every engine.
+
+    >>> device_name("cpu")
+    '/job:localhost/replica:0/task:0/device:CPU:0'
+    """
+    return f"/job:{job}/replica:0/task:{rank}/device:{kind.upper()}:{index}"

@@ -1,0 +1,1 @@
+"""Hooks and the monitored sessions that call them, for any engine."""

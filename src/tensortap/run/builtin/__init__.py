@@ -1,0 +1,1 @@
+"""Hooks that most training runs want, one file per family."""

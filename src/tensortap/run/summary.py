@@ -1,0 +1,244 @@
+"""Event files for TensorBoard: one writer per directory, shared by all hooks that write there.
+
+A full disk or a vanished directory must not end a training run, so a writer that cannot write says so once,
+counts what it dropped, and goes on. Records are framed by hand with TensorBoard's `RecordWriter`, because
+its `EventFileWriter` imports TensorFlow whenever that is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["EventWriter", "FileWriterCache", "get_event_writer"]
+
+_log = logging.getLogger("tensortap.run")
+_file_numbers = itertools.count()
+
+
+def _messages(name: str) -> Any:
+    """A module of protobuf messages; imported late, because that takes a noticeable time."""
+    return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
+
+
+class EventWriter:
+    """Writes one event file into a directory.
+
+    Args:
+        directory: made if it does not exist.
+
+    Attributes:
+        directory: where the file is.
+        dropped: how many events could not be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     writer = EventWriter(directory)
+    ...     writer.add_scalar("loss", 0.5, step=1)
+    ...     writer.close()
+    ...     len(list(Path(directory).glob("events.out.tfevents.*")))
+    1
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.dropped = 0
+        self._lock = threading.Lock()
+        self._records: Any = None
+        self._graph_digest: bytes | None = None
+        self._open()
+
+    def _open(self) -> None:
+        from tensorboard.summary.writer import record_writer
+
+        name = (
+            f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}."
+            f"{next(_file_numbers)}"
+        )
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._records = record_writer.RecordWriter(open(self.directory / name, "ab"))  # type: ignore[no-untyped-call]  # noqa: SIM115
+        except OSError as error:
+            self._failed(error)
+            return
+        self._add(file_version="brain.Event:2")
+        self.flush()
+
+    def _failed(self, error: Exception) -> None:
+        self.dropped += 1
+        if self.dropped == 1:
+            _log.error("Cannot write events to %s; events will be missing there: %s", self.directory, error)
+
+    # --- events ------------------------------------------------------------------------------------
+
+    def add_event(self, event: Any) -> None:
+        """Write an `Event` message."""
+        with self._lock:
+            if self._records is None:
+                self.dropped += 1
+                return
+            try:
+                self._records.write(event.SerializeToString())
+            except (OSError, ValueError) as error:
+                self._failed(error)
+
+    def _add(self, step: int = 0, **content: Any) -> None:
+        Event = _messages("event").Event
+
+        self.add_event(Event(wall_time=time.time(), step=int(step), **content))
+
+    def add_graph(self, graph_def: Any, step: int = 0) -> None:
+        """Write a graph and its meta-graph; the graph that was written last is not repeated."""
+        MetaGraphDef = _messages("meta_graph").MetaGraphDef
+
+        serialized = graph_def.SerializeToString(deterministic=True)
+        digest = hashlib.sha256(serialized).digest()
+        if digest == self._graph_digest:
+            return
+        self._graph_digest = digest
+        self._add(step, graph_def=serialized)
+        meta_graph = MetaGraphDef()
+        meta_graph.graph_def.ParseFromString(serialized)
+        self._add(step, meta_graph_def=meta_graph.SerializeToString())
+
+    def add_summary(self, summary: Any, step: int) -> None:
+        """Write a `Summary` message, or the bytes of one."""
+        Summary = _messages("summary").Summary
+
+        if isinstance(summary, bytes):
+            summary = Summary.FromString(summary)
+        self._add(step, summary=summary)
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Write one number."""
+        Summary = _messages("summary").Summary
+
+        self.add_summary(Summary(value=[Summary.Value(tag=tag, simple_value=float(value))]), step)
+
+    def add_histogram(self, tag: str, values: Any, step: int) -> None:
+        """Write the distribution of an array; values that are not finite are left out."""
+        Summary = _messages("summary").Summary
+
+        self.add_summary(Summary(value=[Summary.Value(tag=tag, histo=_histogram(values))]), step)
+
+    def add_value(self, tag: str, value: Any, step: int) -> None:
+        """Write whatever a run returned: `Summary` bytes or messages, numbers, or arrays as histograms."""
+        if isinstance(value, bytes) or hasattr(value, "SerializeToString"):
+            self.add_summary(value, step)
+            return
+        array = np.asarray(value)
+        if array.dtype.kind in "SO" and array.ndim == 0 and isinstance(array.item(), bytes):
+            self.add_summary(array.item(), step)
+        elif array.ndim == 0:
+            self.add_scalar(tag, float(array.astype(np.float64)), step)
+        else:
+            self.add_histogram(tag, array, step)
+
+    def add_session_start(self, step: int) -> None:
+        """Note that a session starts at `step`; TensorBoard then drops later steps of an earlier session."""
+        self._add_session_log("START", step)
+
+    def add_checkpoint(self, path: str, step: int) -> None:
+        """Note that a checkpoint was written."""
+        self._add_session_log("CHECKPOINT", step, checkpoint_path=path)
+
+    def _add_session_log(self, status: str, step: int, **content: Any) -> None:
+        SessionLog = _messages("event").SessionLog
+
+        self._add(step, session_log=SessionLog(status=SessionLog.SessionStatus.Value(status), **content))
+
+    def add_run_metadata(self, run_metadata: Any, tag: str, step: int = 0) -> None:
+        """Write a `RunMetadata` message, or the bytes of one, under a tag such as `step_7`."""
+        TaggedRunMetadata = _messages("event").TaggedRunMetadata
+
+        content = run_metadata if isinstance(run_metadata, bytes) else run_metadata.SerializeToString()
+        self._add(step, tagged_run_metadata=TaggedRunMetadata(tag=tag, run_metadata=content))
+
+    # --- the file ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system."""
+        self._on_file("flush")
+
+    def close(self) -> None:
+        """Close the file; events added later are counted as dropped."""
+        self._on_file("close")
+        self._records = None
+
+    def _on_file(self, action: str) -> None:
+        with self._lock:
+            if self._records is not None:
+                try:
+                    getattr(self._records, action)()
+                except (OSError, ValueError) as error:
+                    self._failed(error)
+
+
+class FileWriterCache:
+    """One event writer per directory, so that several hooks share one file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     same = FileWriterCache.get(directory) is FileWriterCache.get(directory)
+    ...     FileWriterCache.clear()
+    >>> same
+    True
+    """
+
+    _writers: dict[Path, EventWriter] = {}  # noqa: RUF012, shared on purpose
+    _lock = threading.Lock()
+
+    @classmethod
+    def get(cls, directory: str | os.PathLike[str]) -> EventWriter:
+        """The writer of a directory."""
+        key = Path(directory).absolute()
+        with cls._lock:
+            if key not in cls._writers:
+                cls._writers[key] = EventWriter(directory)
+            return cls._writers[key]
+
+    @classmethod
+    def clear(cls) -> None:
+        """Close and forget all writers."""
+        with cls._lock:
+            for writer in cls._writers.values():
+                writer.close()
+            cls._writers.clear()
+
+
+def get_event_writer(directory: str | os.PathLike[str]) -> EventWriter:
+    """The shared event writer of a directory."""
+    return FileWriterCache.get(directory)
+
+
+_HISTOGRAM_BUCKETS = 30
+"""As many as TensorBoard shows; it resamples finer histograms anyway."""
+
+
+def _histogram(values: Any) -> Any:
+    HistogramProto = _messages("summary").HistogramProto
+
+    flat = np.asarray(values).astype(np.float64).ravel()
+    flat = flat[np.isfinite(flat)]
+    if not flat.size:
+        return HistogramProto(bucket_limit=[0.0], bucket=[0.0])
+    counts, edges = np.histogram(flat, bins=_HISTOGRAM_BUCKETS)
+    return HistogramProto(
+        min=flat.min(),
+        max=flat.max(),
+        num=flat.size,
+        sum=flat.sum(),
+        sum_squares=float(np.square(flat).sum()),
+        bucket_limit=edges[1:].tolist(),
+        bucket=counts.tolist(),
+    )

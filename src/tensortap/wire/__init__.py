@@ -1,0 +1,1 @@
+"""One encoding for disk and network: the field's protobuf messages."""

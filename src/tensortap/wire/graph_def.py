@@ -1,0 +1,101 @@
+"""Graphs as `GraphDef` messages, the form TensorBoard and tfdbg read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tensortap.records import Node
+
+if TYPE_CHECKING:
+    from tensortap.engines.graph import Graph
+
+__all__ = ["DTYPE_NUMBERS", "graph_to_proto", "nodes_to_proto"]
+
+# The numbers of the DataType enum in the field's messages.
+DTYPE_NUMBERS = {
+    "float32": 1,
+    "float64": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 5,
+    "int8": 6,
+    "string": 7,
+    "complex64": 8,
+    "int64": 9,
+    "bool": 10,
+    "bfloat16": 14,
+    "uint16": 17,
+    "complex128": 18,
+    "float16": 19,
+    "uint32": 22,
+    "uint64": 23,
+    "float8_e5m2": 24,
+    "float8_e4m3fn": 25,
+}
+
+
+def graph_to_proto(graph: Graph) -> Any:
+    """The whole graph as a GraphDef."""
+    return nodes_to_proto(graph.nodes)
+
+
+def nodes_to_proto(nodes: Iterable[Node]) -> Any:
+    """Nodes as a GraphDef, in the given order, each name once."""
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+    from tensorboard.compat.proto.versions_pb2 import VersionDef
+
+    message = GraphDef(versions=VersionDef(producer=1))
+    seen: set[str] = set()
+    for node in nodes:
+        if node.name not in seen:
+            seen.add(node.name)
+            _write_node(node, message.node.add())
+    return message
+
+
+def _write_node(node: Node, message: Any) -> None:
+    message.name = node.name
+    message.op = node.op_type
+    message.device = node.device
+    # GraphDef spells output 0 without its slot and control inputs with a caret.
+    message.input.extend(name.removesuffix(":0") for name in node.inputs)
+    message.input.extend(f"^{name}" for name in node.control_inputs)
+    for key, value in node.attributes.items():
+        _write_attribute(value, message.attr[key])
+    for spec in node.outputs:
+        shape = message.attr["_output_shapes"].list.shape.add()
+        for size in spec.shape:
+            shape.dim.add(size=-1 if size is None else size)
+    if node.outputs:
+        number = DTYPE_NUMBERS.get(node.outputs[0].dtype, 0)
+        message.attr["T"].type = number
+        message.attr["_output_dtypes"].list.type.extend(DTYPE_NUMBERS.get(s.dtype, 0) for s in node.outputs)
+    if node.forward is not None:
+        message.attr["_forward"].s = node.forward.encode()
+    if node.source is not None:
+        message.attr["_source"].list.s.extend(str(frame).encode() for frame in node.stack)
+
+
+def _write_attribute(value: Any, message: Any) -> None:
+    if isinstance(value, bool):
+        message.b = value
+    elif isinstance(value, int) and -(2**63) <= value < 2**63:
+        message.i = value
+    elif isinstance(value, float):
+        message.f = value
+    elif isinstance(value, list):
+        _write_list(value, message.list)
+    else:
+        message.s = str(value).encode()
+
+
+def _write_list(values: list[Any], message: Any) -> None:
+    if all(isinstance(each, bool) for each in values):
+        message.b.extend(values)
+    elif all(isinstance(each, int) and -(2**63) <= each < 2**63 for each in values):
+        message.i.extend(values)
+    elif all(isinstance(each, float) for each in values):
+        message.f.extend(values)
+    else:
+        message.s.extend(str(each).encode() for each in values)
