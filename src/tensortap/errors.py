@@ -20,6 +20,12 @@
 
 `OpError` is a `RuntimeError` so that code which caught the engine's own error around an ordinary call
 keeps catching it when the call moves into a session.
+
+>>> try:
+...     raise UnavailableError(None, "peer lost")
+... except OpError as error:
+...     print(error.message, error.error_code)
+peer lost 14
 """
 
 from __future__ import annotations

@@ -18,7 +18,11 @@ __all__ = ["Device", "Frame", "Node", "TensorSpec", "device_name", "split_tensor
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of the user's program."""
+    """One line of the user's program.
+
+    >>> print(Frame("train.py", 12, "step"))
+    train.py:12 in step
+    """
 
     file: str
     line: int
@@ -30,7 +34,11 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What is known of a tensor before its value: dtype and shape (None: varies between runs)."""
+    """What is known of a tensor before its value: dtype and shape (None: varies between runs).
+
+    >>> print(TensorSpec("float32", (None, 8)))
+    float32[?, 8]
+    """
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -65,6 +73,10 @@ class Node:
         stack: the user's source lines, outermost first; for gradients those of the forward node.
         forward: for a gradient node, the name of the forward node it belongs to.
         is_view: the outputs share memory with an input, so they are not new values.
+
+    >>> node = Node("model/fc/addmm", "aten::addmm", inputs=("model/fc/bias:0", "x:0"))
+    >>> node.tensor(0)
+    'model/fc/addmm:0'
     """
 
     name: str
@@ -90,7 +102,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device a session can place nodes on."""
+    """One device a session can place nodes on.
+
+    >>> Device(device_name("cpu"), "CPU").name
+    '/job:localhost/replica:0/task:0/device:CPU:0'
+    """
 
     name: str
     device_type: str

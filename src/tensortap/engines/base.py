@@ -96,6 +96,10 @@ def default_session(session: Any) -> Iterator[Any]:
 
 
 def get_default_session() -> Any:
-    """The innermost default session of this thread, or None."""
+    """The innermost default session of this thread, or None.
+
+    >>> get_default_session() is None
+    True
+    """
     stack: list[Any] = _thread.__dict__.setdefault("sessions", [])
     return stack[-1] if stack else None

@@ -21,7 +21,13 @@ __all__ = ["Derived", "Graph", "GraphKeys", "TensorRef", "current_graph", "get_d
 
 
 class GraphKeys:
-    """Names of the graph collections that `Scaffold` reads and fills."""
+    """Names of the graph collections that `Scaffold` reads and fills.
+
+    >>> graph = Graph()
+    >>> graph.add_to_collection(GraphKeys.SUMMARY_OP, "loss")
+    >>> graph.get_collection(GraphKeys.SUMMARY_OP)
+    ['loss']
+    """
 
     INIT_OP = "init_op"
     LOCAL_INIT_OP = "local_init_op"
@@ -281,7 +287,12 @@ def current_graph() -> Graph | None:
 
 
 def get_default_graph() -> Graph:
-    """The default graph of this thread: in a hook's `begin`, the one the session will use."""
+    """The default graph of this thread: in a hook's `begin`, the one the session will use.
+
+    >>> with Graph().as_default() as graph:
+    ...     get_default_graph() is graph
+    True
+    """
     graph = current_graph()
     if graph is None:
         raise RuntimeError(

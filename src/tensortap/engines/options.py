@@ -16,7 +16,11 @@ Tap = Callable[[Node, int, Any], None]
 
 
 class TraceLevel(IntEnum):
-    """How much a run measures of itself."""
+    """How much a run measures of itself.
+
+    >>> max(TraceLevel.NO_TRACE, TraceLevel.FULL_TRACE).name
+    'FULL_TRACE'
+    """
 
     NO_TRACE = 0
     SOFTWARE_TRACE = 1
@@ -26,7 +30,11 @@ class TraceLevel(IntEnum):
 
 @dataclass
 class DebugTensorWatch:
-    """One tensor to watch: which output, reduced by which debug ops, sent where."""
+    """One tensor to watch: which output, reduced by which debug ops, sent where.
+
+    >>> DebugTensorWatch("model/fc/addmm").debug_ops
+    ['DebugIdentity']
+    """
 
     node_name: str
     output_slot: int = 0
@@ -37,7 +45,11 @@ class DebugTensorWatch:
 
 @dataclass
 class DebugOptions:
-    """The watches of a run. `global_step` is -1 while nobody has set it."""
+    """The watches of a run. `global_step` is -1 while nobody has set it.
+
+    >>> DebugOptions([DebugTensorWatch("model/fc/addmm")]).global_step
+    -1
+    """
 
     debug_tensor_watch_opts: list[DebugTensorWatch] = field(default_factory=list)
     global_step: int = -1
@@ -57,6 +69,9 @@ class RunOptions:
         debug_options: watches.
         report_tensor_allocations_upon_oom: kept for callers of the original API.
         taps: functions that receive every tensor of the run, `tap(node, slot, live_tensor)`.
+
+    >>> seen = []
+    >>> options = RunOptions(taps=[lambda node, slot, tensor: seen.append(node.tensor(slot))])
     """
 
     trace_level: TraceLevel = TraceLevel.NO_TRACE
@@ -91,6 +106,9 @@ class RunMetadata:
         nodes: the nodes the run executed, in order, exactly as executed; empty when it was not intercepted.
         partition_graphs: the same as `GraphDef` messages, when the options ask for them.
         step_stats: op times, when the options ask for a trace.
+
+    >>> RunMetadata().nodes
+    []
     """
 
     nodes: list[Node] = field(default_factory=list)

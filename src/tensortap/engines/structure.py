@@ -16,7 +16,7 @@ def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
     """
     if isinstance(structure, Mapping):
         items = [(key, map_leaves(function, value)) for key, value in structure.items()]
-        return type(structure)(items) if isinstance(structure, dict) else dict(items)  # type: ignore[call-arg]
+        return type(structure)(items) if isinstance(structure, dict) else dict(items)
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*(map_leaves(function, value) for value in structure))
     if isinstance(structure, (list, tuple)):

@@ -88,6 +88,12 @@ class _SessionSource:
                 )
         return session
 
+    def discard_unused(self) -> None:
+        """Close the session that was made to know the graph, if nobody has taken it."""
+        session, self._unused = self._unused, None
+        if session is not None:
+            session.close()
+
     def release(self, session: Any) -> None:
         """Close a session that could not be used; a ready one belongs to the user and stays open."""
         if session is not self._ready:
@@ -150,8 +156,12 @@ class ChiefSessionCreator(SessionCreator):
 
     @property
     def graph(self) -> Graph:
-        """The graph the sessions run."""
+        """The graph the sessions run; asking for it makes a factory make its first session."""
         return self._source.graph
+
+    def discard_unused(self) -> None:
+        """Close a session that was made to know its graph but is not wanted any more."""
+        self._source.discard_unused()
 
     def create_session(self) -> Any:
         """A session that is initialised or restored, and ready."""
@@ -216,8 +226,12 @@ class WorkerSessionCreator(SessionCreator):
 
     @property
     def graph(self) -> Graph:
-        """The graph the sessions run."""
+        """The graph the sessions run; asking for it makes a factory make its first session."""
         return self._source.graph
+
+    def discard_unused(self) -> None:
+        """Close a session that was made to know its graph but is not wanted any more."""
+        self._source.discard_unused()
 
     def create_session(self) -> Any:
         """A session that is ready.

@@ -29,7 +29,9 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync(path.parent)
+    # Some network file systems cannot synchronise a directory; the file itself is safe by then.
+    with contextlib.suppress(OSError):
+        _sync(path.parent)
 
 
 def temporary_siblings(directory: Path, prefix: str) -> list[Path]:

@@ -34,8 +34,8 @@ class SessionRunHook:
     6. If the engine is preempted in 3 to 5 (`AbortedError`, `UnavailableError`), a new session is created:
        step 2 is repeated without `begin()`, then the interrupted run from 3.
     7. The with-block ends normally, or by `OutOfRangeError` or `StopIteration`: `end(session)` is called on
-       every hook, in list order, and the session is closed. After any other exception the session is
-       closed without `end()`.
+       every hook, in list order, and the session is closed. After any other exception `on_error` is called
+       instead of `end()`, and the session is closed.
 
     An error in `begin`, `after_create_session` or `before_run` stops the sequence at once. In `after_run`
     and `end` the remaining hooks are still called; then the first error is raised and the others are logged.
@@ -85,6 +85,18 @@ class SessionRunHook:
             session: the raw engine session, still usable.
         """
 
+    def on_error(self, session: Any, error: BaseException) -> None:
+        """Called instead of `end` when an exception leaves the monitored session's with-block.
+
+        What it raises is only logged, for the exception that is under way is the one to be seen. A hook
+        need not have this method.
+
+        Args:
+            session: the raw engine session, or None if it was lost; the failed run may have left it in any
+                state.
+            error: the exception.
+        """
+
 
 def check_hooks(hooks: Iterable[Any] | None) -> list[Any]:
     """The hooks as a list, after checking that each of them is one.
@@ -123,6 +135,17 @@ def call_hook(hook: Any, moment: str, *args: Any) -> Any:
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
         raise
+
+
+def tell_hooks_of_error(hooks: Iterable[Any], session: Any, error: BaseException) -> None:
+    """Call `on_error` of the hooks that have it; what they raise is logged."""
+    for hook in hooks:
+        on_error = getattr(hook, "on_error", None)
+        if callable(on_error):
+            try:
+                on_error(session, error)
+            except Exception as another:
+                _log.error("on_error() of the hook %s failed: %r", type(hook).__qualname__, another)
 
 
 def call_every_hook(hooks: Iterable[tuple[Any, tuple[Any, ...]]], moment: str) -> None:

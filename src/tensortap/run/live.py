@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensortap.engines.graph import Graph, GraphKeys
 from tensortap.engines.options import RunMetadata, RunOptions
-from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues, merge_requests
+from tensortap.run.args import (
+    MergedRequest,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunValues,
+    merge_requests,
+)
 from tensortap.run.coordinator import Coordinator
 from tensortap.run.hooks import call_every_hook, call_hook
 from tensortap.run.recovery import PREEMPTION_ERRORS
 
-__all__ = ["LiveSession"]
+__all__ = ["LiveSession", "PendingRun"]
 
 _log = logging.getLogger("tensortap.run")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRun:
+    """A run whose hooks have been asked and not yet told."""
+
+    hooks: Sequence[Any]
+    context: SessionRunContext
+    request: MergedRequest
 
 
 class LiveSession:
@@ -59,10 +75,7 @@ class LiveSession:
     ) -> Any:
         """One run with these hooks around it."""
         __tracebackhide__ = True
-        if self.stop_requested:
-            raise RuntimeError(
-                "run() was called although should_stop() is true. Check should_stop() before each run."
-            )
+        self.refuse_when_stopped()
         try:
             return self._run(hooks, fetches, feed_dict, options, run_metadata)
         except PREEMPTION_ERRORS:
@@ -71,6 +84,13 @@ class LiveSession:
             # A thread that lost its peer often makes the run fail in some other way: the loss is the cause.
             self._raise_preemption_of_threads()
             raise
+
+    def refuse_when_stopped(self) -> None:
+        """Raise if a hook has requested to stop."""
+        if self.stop_requested:
+            raise RuntimeError(
+                "run() was called although should_stop() is true. Check should_stop() before each run."
+            )
 
     def _run(
         self,
@@ -81,32 +101,40 @@ class LiveSession:
         run_metadata: RunMetadata | None,
     ) -> Any:
         __tracebackhide__ = True
+        pending = self.before_run(hooks, fetches, feed_dict, options)
+        metadata = RunMetadata() if run_metadata is None else run_metadata
+        merged = pending.request
+        results = self.raw.run(merged.fetches, merged.feed_dict, merged.options, metadata)
+        return self.after_run(pending, results, metadata)
+
+    def before_run(
+        self,
+        hooks: Sequence[Any],
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: RunOptions | None,
+    ) -> PendingRun:
+        """Ask every hook what it wants of the run to come."""
+        __tracebackhide__ = True
         caller = SessionRunArgs(fetches, feed_dict)
         context = SessionRunContext(caller, self.raw)
         requests = [(hook, call_hook(hook, "before_run", context)) for hook in hooks]
-        merged = merge_requests(caller, options, requests)
-        metadata = RunMetadata() if run_metadata is None else run_metadata
-        results = self.raw.run(merged.fetches, merged.feed_dict, merged.options, metadata)
+        return PendingRun(hooks, context, merge_requests(caller, options, requests))
+
+    def after_run(self, pending: PendingRun, results: Any, metadata: RunMetadata) -> Any:
+        """Give every hook what it asked for; the caller's part of the results."""
+        __tracebackhide__ = True
+        context, request = pending.context, pending.request
+
+        def values_for(hook: Any) -> SessionRunValues:
+            return SessionRunValues(request.results_for_hook(hook, results), request.options, metadata)
+
         try:
-            call_every_hook(
-                (
-                    (
-                        hook,
-                        (
-                            context,
-                            SessionRunValues(
-                                merged.results_for_hook(hook, results), merged.options, metadata
-                            ),
-                        ),
-                    )
-                    for hook in hooks
-                ),
-                "after_run",
-            )
+            call_every_hook(((hook, (context, values_for(hook))) for hook in pending.hooks), "after_run")
         finally:
             # Also when one of them failed, or the stop that another one requested would be lost.
             self.stop_requested |= context.stop_requested
-        return merged.results_for_caller(results)
+        return request.results_for_caller(results)
 
     def _raise_preemption_of_threads(self) -> None:
         try:

@@ -13,7 +13,7 @@ from tensortap.engines.graph import Graph, current_graph
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.errors import OutOfRangeError, SessionClosedError
 from tensortap.run.creators import ChiefSessionCreator, as_session_creator
-from tensortap.run.hooks import call_every_hook, call_hook, check_hooks
+from tensortap.run.hooks import call_every_hook, call_hook, check_hooks, tell_hooks_of_error
 from tensortap.run.live import LiveSession
 from tensortap.run.recovery import PREEMPTION_ERRORS, RecoveryPolicy
 from tensortap.run.scaffold import Scaffold
@@ -36,7 +36,7 @@ class StepContext:
             function.
     """
 
-    def __init__(self, owner: _Monitored, run_with_hooks: Callable[..., Any]) -> None:
+    def __init__(self, owner: Monitored, run_with_hooks: Callable[..., Any]) -> None:
         self._owner = owner
         self.run_with_hooks = run_with_hooks
 
@@ -50,7 +50,7 @@ class StepContext:
         raise StopIteration("A step function requested to stop.")
 
 
-class _Monitored:
+class Monitored:
     """What both monitored sessions share; they differ in recovery alone."""
 
     def __init__(
@@ -76,6 +76,9 @@ class _Monitored:
             self._recovering(lambda live: None)
         except BaseException:
             self._release_graph(None)
+            discard_unused = getattr(self._creator, "discard_unused", None)
+            if callable(discard_unused):
+                discard_unused()
             raise
         self._closed = False
 
@@ -221,22 +224,24 @@ class _Monitored:
     ) -> bool:
         # The exact class: a subclass may mean something else to its author.
         clean = exception_type is None or exception_type in CLEAN_EXITS
-        self._close(call_end=clean)
+        self._close(None if clean else exception)
         return clean
 
     def close(self) -> None:
         """Call `end` on all hooks, stop the threads and close the engine session; harmless when repeated."""
-        self._close(call_end=True)
+        self._close(None)
 
-    def _close(self, call_end: bool) -> None:
+    def _close(self, error: BaseException | None) -> None:
         if self._closed:
             return
         self._closed = True
         live = self._live
         try:
-            if call_end and live is not None:
+            if error is not None:
+                tell_hooks_of_error(self._hooks, self._raw(), error)
+            elif live is not None:
                 call_every_hook(((hook, (live.raw,)) for hook in self._hooks), "end")
-            elif call_end and self._hooks:
+            elif self._hooks:
                 _log.warning("The session was lost, so end() is not called on its hooks.")
         finally:
             try:
@@ -245,7 +250,7 @@ class _Monitored:
             finally:
                 self._live = None
                 self._release_graph(live)
-        if call_end and self._lost is not None:
+        if error is None and self._lost is not None:
             raise self._lost
 
     def _close_live(self, live: LiveSession) -> None:
@@ -260,7 +265,7 @@ class _Monitored:
                 own.unfinalize()
 
 
-class MonitoredSession(_Monitored):
+class MonitoredSession(Monitored):
     """A session that calls hooks around every run and makes itself anew after a preemption.
 
     Args:
@@ -335,7 +340,7 @@ class MonitoredSession(_Monitored):
             _log.info("Ignored at the end of the session: %r", error)
 
 
-class SingularMonitoredSession(_Monitored):
+class SingularMonitoredSession(Monitored):
     """A session that calls hooks around every run and never recovers: preemption errors reach the caller.
 
     Args:

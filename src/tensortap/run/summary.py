@@ -7,6 +7,8 @@ its `EventFileWriter` imports TensorFlow whenever that is installed.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import importlib
 import itertools
@@ -24,6 +26,11 @@ __all__ = ["EventWriter", "FileWriterCache", "get_event_writer"]
 
 _log = logging.getLogger("tensortap.run")
 _file_numbers = itertools.count()
+
+_FLUSH_SECS = 10.0
+"""How old an event may get before TensorBoard can see it."""
+_RETRY_SECS = 30.0
+"""A full disk is rarely emptied sooner."""
 
 
 def _messages(name: str) -> Any:
@@ -55,8 +62,12 @@ class EventWriter:
         self.dropped = 0
         self._lock = threading.Lock()
         self._records: Any = None
+        self._closed = False
+        self._next_flush = self._next_attempt = 0.0
         self._graph_digest: bytes | None = None
-        self._open()
+        self._refused: set[str] = set()
+        with self._lock:
+            self._open()
 
     def _open(self) -> None:
         from tensorboard.summary.writer import record_writer
@@ -65,30 +76,43 @@ class EventWriter:
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}."
             f"{next(_file_numbers)}"
         )
+        version = _messages("event").Event(wall_time=time.time(), file_version="brain.Event:2")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._records = record_writer.RecordWriter(open(self.directory / name, "ab"))  # type: ignore[no-untyped-call]  # noqa: SIM115
+            file = open(self.directory / name, "ab")  # noqa: SIM115, closed by close()
+            self._records = record_writer.RecordWriter(file)  # type: ignore[no-untyped-call]
+            self._records.write(version.SerializeToString())
+            self._records.flush()
         except OSError as error:
             self._failed(error)
-            return
-        self._add(file_version="brain.Event:2")
-        self.flush()
 
     def _failed(self, error: Exception) -> None:
+        """Count the loss, and go on in a new file later: nothing is readable behind a torn record."""
         self.dropped += 1
         if self.dropped == 1:
             _log.error("Cannot write events to %s; events will be missing there: %s", self.directory, error)
+        self._next_attempt = time.monotonic() + _RETRY_SECS
+        records, self._records = self._records, None
+        if records is not None:
+            with contextlib.suppress(OSError, ValueError):
+                records.close()
 
     # --- events ------------------------------------------------------------------------------------
 
     def add_event(self, event: Any) -> None:
         """Write an `Event` message."""
         with self._lock:
+            now = time.monotonic()
+            if self._records is None and not self._closed and now >= self._next_attempt:
+                self._open()
             if self._records is None:
                 self.dropped += 1
                 return
             try:
                 self._records.write(event.SerializeToString())
+                if now >= self._next_flush:
+                    self._next_flush = now + _FLUSH_SECS
+                    self._records.flush()
             except (OSError, ValueError) as error:
                 self._failed(error)
 
@@ -132,17 +156,33 @@ class EventWriter:
         self.add_summary(Summary(value=[Summary.Value(tag=tag, histo=_histogram(values))]), step)
 
     def add_value(self, tag: str, value: Any, step: int) -> None:
-        """Write whatever a run returned: `Summary` bytes or messages, numbers, or arrays as histograms."""
-        if isinstance(value, bytes) or hasattr(value, "SerializeToString"):
+        """Write whatever a run returned: `Summary` bytes or messages, numbers, or arrays as histograms.
+
+        A value that cannot be summarised is said once per tag and counted as dropped.
+        """
+        try:
+            self._add_value(tag, value, step)
+        except Exception as error:
+            self.dropped += 1
+            if tag not in self._refused:
+                self._refused.add(tag)
+                _log.warning("Cannot write a summary of %r, got %s: %s", tag, type(value).__name__, error)
+
+    def _add_value(self, tag: str, value: Any, step: int) -> None:
+        array = None if hasattr(value, "SerializeToString") else np.asarray(value)
+        if array is not None and array.dtype.kind in "SO" and array.ndim == 0:
+            # NumPy cuts trailing zeros off bytes of fixed length, so take the original if there is one.
+            value, array = value if isinstance(value, bytes) else array.item(), None
+        if array is None:
+            if value is None:
+                raise TypeError("there is no value")
             self.add_summary(value, step)
             return
-        array = np.asarray(value)
-        if array.dtype.kind in "SO" and array.ndim == 0 and isinstance(array.item(), bytes):
-            self.add_summary(array.item(), step)
-        elif array.ndim == 0:
-            self.add_scalar(tag, float(array.astype(np.float64)), step)
+        numbers = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
+        if array.ndim == 0:
+            self.add_scalar(tag, float(numbers), step)
         else:
-            self.add_histogram(tag, array, step)
+            self.add_histogram(tag, numbers, step)
 
     def add_session_start(self, step: int) -> None:
         """Note that a session starts at `step`; TensorBoard then drops later steps of an earlier session."""
@@ -167,21 +207,23 @@ class EventWriter:
     # --- the file ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Hand everything written so far to the operating system."""
-        self._on_file("flush")
-
-    def close(self) -> None:
-        """Close the file; events added later are counted as dropped."""
-        self._on_file("close")
-        self._records = None
-
-    def _on_file(self, action: str) -> None:
+        """Hand everything written so far to the operating system; also done regularly."""
         with self._lock:
             if self._records is not None:
                 try:
-                    getattr(self._records, action)()
+                    self._records.flush()
                 except (OSError, ValueError) as error:
                     self._failed(error)
+
+    def close(self) -> None:
+        """Close the file; events added later are counted as dropped."""
+        self.flush()
+        with self._lock:
+            self._closed = True
+            records, self._records = self._records, None
+            if records is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    records.close()
 
 
 class FileWriterCache:
@@ -216,6 +258,9 @@ class FileWriterCache:
             cls._writers.clear()
 
 
+atexit.register(FileWriterCache.clear)
+
+
 def get_event_writer(directory: str | os.PathLike[str]) -> EventWriter:
     """The shared event writer of a directory."""
     return FileWriterCache.get(directory)
@@ -232,13 +277,19 @@ def _histogram(values: Any) -> Any:
     flat = flat[np.isfinite(flat)]
     if not flat.size:
         return HistogramProto(bucket_limit=[0.0], bucket=[0.0])
-    counts, edges = np.histogram(flat, bins=_HISTOGRAM_BUCKETS)
+    with np.errstate(all="ignore"):
+        sums = float(flat.sum()), float(np.square(flat).sum())
+        try:
+            counts, edges = np.histogram(flat, bins=_HISTOGRAM_BUCKETS)
+        except ValueError:
+            # The range is too narrow or too wide to be split: all in one bucket.
+            counts, edges = np.array([flat.size]), np.array([flat.min(), flat.max()])
     return HistogramProto(
         min=flat.min(),
         max=flat.max(),
         num=flat.size,
-        sum=flat.sum(),
-        sum_squares=float(np.square(flat).sum()),
+        sum=sums[0],
+        sum_squares=sums[1],
         bucket_limit=edges[1:].tolist(),
         bucket=counts.tolist(),
     )

@@ -42,10 +42,10 @@ def graph_to_proto(graph: Graph) -> Any:
 
 def nodes_to_proto(nodes: Iterable[Node]) -> Any:
     """Nodes as a GraphDef, in the given order, each name once."""
-    from tensorboard.compat.proto.graph_pb2 import GraphDef
-    from tensorboard.compat.proto.versions_pb2 import VersionDef
+    from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
 
-    message = GraphDef(versions=VersionDef(producer=1))
+    message = GraphDef()
+    message.versions.producer = 1
     seen: set[str] = set()
     for node in nodes:
         if node.name not in seen:

@@ -70,8 +70,8 @@ def _check_names(path: Path, kind: str, mine: Mapping[str, Any], theirs: Mapping
     missing, extra = sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys())
     if missing or extra:
         raise CheckpointError(
-            f"Checkpoint {str(path)!r} does not fit this program: {kind} names it lacks: {missing or 'none'}, "
-            f"names only it has: {extra or 'none'}."
+            f"Checkpoint {str(path)!r} does not fit this program: {kind} names it lacks: "
+            f"{missing or 'none'}, names only it has: {extra or 'none'}."
         )
 
 
@@ -82,8 +82,8 @@ def _check_tensors(path: Path, module: str, mine: Mapping[str, Any], theirs: Map
     for key, value in mine.items():
         if isinstance(value, torch.Tensor) and value.shape != theirs[key].shape:
             raise CheckpointError(
-                f"Checkpoint {str(path)!r} does not fit {module!r}: {key!r} has shape {list(value.shape)} here, "
-                f"{list(theirs[key].shape)} in the checkpoint."
+                f"Checkpoint {str(path)!r} does not fit {module!r}: {key!r} has shape "
+                f"{list(value.shape)} here, {list(theirs[key].shape)} in the checkpoint."
             )
 
 

@@ -8,9 +8,10 @@ run eagerly for the run, so that the ops inside them can be seen.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,6 +43,7 @@ class DispatchInterceptor:
                 recorder = Recorder(plan, program, names, observation)
                 if "torch._dynamo" in sys.modules:  # nothing is compiled unless it has been imported
                     installed.enter_context(torch.compiler.set_stance("force_eager"))
+                    installed.enter_context(_without_warning_about_our_hooks())
                 else:
                     installed.callback(_forget_compilations)
                 installed.enter_context(recorder.scopes)
@@ -65,7 +67,20 @@ def _forget_compilations() -> None:
         torch._dynamo.reset()
 
 
-class _Mode(TorchDispatchMode):
+@contextmanager
+def _without_warning_about_our_hooks() -> Iterator[None]:
+    """Keep compiled modules from warning the user about global hooks that are ours."""
+    # Not catch_warnings: it would undo what the program itself does to its filters inside the block.
+    warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        if ours in warnings.filters:
+            cast("list[Any]", warnings.filters).remove(ours)
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     @classmethod
@@ -75,7 +90,7 @@ class _Mode(TorchDispatchMode):
         return False
 
     def __init__(self, recorder: Recorder, observation: Observation) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._observation = observation
 

@@ -142,7 +142,7 @@ def discover(step: Callable[..., Any]) -> Program:
     owner = getattr(step, "__self__", None)
     function = inspect.unwrap(getattr(step, "__func__", step))
     if not isinstance(function, types.FunctionType):
-        owner, function = function, getattr(type(function), "__call__", None)
+        owner, function = function, vars(type(function)).get("__call__")
     if isinstance(function, types.FunctionType):
         variables = inspect.getclosurevars(function)
         found.update(variables.globals)
@@ -174,5 +174,6 @@ def _check(argument: str, values: Mapping[str, Any], kind: type) -> None:
             raise TypeError(f"{argument}= needs names as keys, got {name!r}.")
         if not isinstance(value, kind):
             raise TypeError(
-                f"{argument}[{name!r}] must be a {kind.__module__}.{kind.__name__}, got {type(value).__name__}."
+                f"{argument}[{name!r}] must be a {kind.__module__}.{kind.__name__}, "
+                f"got {type(value).__name__}."
             )

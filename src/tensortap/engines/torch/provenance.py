@@ -22,7 +22,7 @@ from tensortap.records import Node
 __all__ = ["Memory", "Origin", "Provenance", "place_of"]
 
 # Offset, shape, strides, dtype, and whether reading negates or conjugates (lazy views do).
-Place = tuple[int, Any, Any, torch.dtype, bool, bool]
+Place = tuple[Any, Any, Any, torch.dtype, bool, bool]
 
 
 class Origin:
@@ -65,7 +65,7 @@ class Provenance:
             return self._memory_of_object(tensor)
         found = self._memories.get(address)
         if found is None:
-            found = self._memories[address] = Memory(StorageWeakRef(storage))
+            found = self._memories[address] = Memory(StorageWeakRef(storage))  # type: ignore[no-untyped-call]
         return found
 
     def _memory_of_object(self, tensor: torch.Tensor) -> Memory:

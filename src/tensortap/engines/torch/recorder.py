@@ -333,18 +333,19 @@ class Recorder:
     @contextmanager
     def gradient_hooks(self) -> Iterator[None]:
         """Make a node of the complete gradient of every parameter, when autograd has put it in place."""
-        hooked: list[tuple[torch.Tensor, Any]] = []
+        hooked: list[tuple[nn.Parameter, Any]] = []
         try:
             for path, parameter in self._program.parameters():
                 if parameter.requires_grad and parameter.is_leaf:
-                    hooked.append((parameter, parameter.register_post_accumulate_grad_hook(self._on(path))))
+                    register: Any = parameter.register_post_accumulate_grad_hook
+                    hooked.append((parameter, register(self._on(path))))
             yield
         finally:
             for parameter, handle in hooked:
                 handle.remove()
-                if not parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+                if not parameter._post_accumulate_grad_hooks:
                     # Leave the parameter as it was: an empty dict would look like a change to torch.compile.
-                    parameter._post_accumulate_grad_hooks = None  # type: ignore[attr-defined]
+                    parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
     def _on(self, path: str) -> Any:
         owner = threading.get_ident()
@@ -353,7 +354,7 @@ class Recorder:
             if threading.get_ident() != owner:
                 return  # the backward pass of another thread
             try:
-                with torch._C._DisableTorchDispatch(), torch.no_grad():  # type: ignore[attr-defined]
+                with torch._C._DisableTorchDispatch(), torch.no_grad():
                     self._record_gradient(path, parameter)
             except feeds.FeedError:
                 raise

@@ -58,7 +58,8 @@ class Request:
         for name in self.feeds:
             if name not in seen.fed:
                 raise UnknownTensorError(
-                    f"The run executed no {name!r}, so the fed value had no effect.{_suggest(name, graph, ())}"
+                    f"The run executed no {name!r}, so the fed value had no effect."
+                    + _suggest(name, graph, ())
                 )
 
     def values(self, session: EngineSession, result: Any, seen: Observation) -> Any:
@@ -145,10 +146,9 @@ def _resolve_feeds(
     keys: dict[str, Any] = {}
     state: Mapping[str, torch.Tensor] | None = None
     for key, value in feed_dict.items():
-        plain = key.removesuffix(":0") if isinstance(key, str) else None
-        if plain in parameters:
-            name = plain
-            request.arguments[plain] = value
+        if isinstance(key, str) and key.removesuffix(":0") in parameters:
+            name = key.removesuffix(":0")
+            request.arguments[name] = value
         else:
             name = (
                 session.graph.as_tensor_name(key)
@@ -193,8 +193,8 @@ def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -
         if not hint and session.result_keys:
             hint = f" The step returns {', '.join(repr(key) for key in session.result_keys)}."
         raise UnknownTensorError(
-            f"Cannot fetch {item!r}. {error}{hint} A tensor that exists only in runs which have not been traced "
-            "yet becomes known with RunOptions(output_partition_graphs=True) in such a run."
+            f"Cannot fetch {item!r}. {error}{hint} A tensor that exists only in runs which have not been "
+            "traced yet becomes known with RunOptions(output_partition_graphs=True) in such a run."
         ) from None
 
 

@@ -124,9 +124,7 @@ def _collect(values: Iterable[Any], into: list[torch.Tensor]) -> None:
         if isinstance(value, torch.Tensor):
             into.append(value)
         elif type(value) is list or type(value) is tuple:
-            for each in value:
-                if isinstance(each, torch.Tensor):
-                    into.append(each)
+            into.extend(each for each in value if isinstance(each, torch.Tensor))
 
 
 def _holds_tensors(schema_type: str) -> bool:
@@ -134,7 +132,7 @@ def _holds_tensors(schema_type: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """An argument in a form that can be stored: numbers, text, lists of them; the rest by its printed name."""
+    """An argument in a form that can be stored: numbers, text, lists of them, or its printed name."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

@@ -54,13 +54,12 @@ class Scopes:
         self.optimizers: list[str] = []
 
     def __enter__(self) -> Scopes:
-        for register, hook, options in (
-            (register_module_forward_pre_hook, self._enter_module, {}),
-            (register_module_forward_hook, self._leave_module, {"always_call": True}),
-            (register_optimizer_step_pre_hook, self._enter_optimizer, {}),
-            (register_optimizer_step_post_hook, self._leave_optimizer, {}),
+        for handle in (
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+            register_optimizer_step_pre_hook(self._enter_optimizer),
+            register_optimizer_step_post_hook(self._leave_optimizer),
         ):
-            handle = register(hook, **options)  # type: ignore[operator]
             self._hooks.callback(handle.remove)
         return self
 

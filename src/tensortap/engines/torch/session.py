@@ -137,7 +137,7 @@ class EngineSession:
         """Execute the block as one run: state fed, ops intercepted if the request needs it, step counted."""
         with self._fed_state(request.state_feeds):
             if not request.needs_interception and not _wants_ops(options):
-                yield _NOT_OBSERVED
+                yield NOT_OBSERVED
             else:
                 plan = RunPlan(
                     captures=request.captures,
@@ -188,8 +188,9 @@ class EngineSession:
         if seen.ran_compiled and not self._said_compiled:
             self._said_compiled = True
             log.warning(
-                "This step calls a function compiled by torch.compile. Watched runs execute it eagerly, so that "
-                "every op is seen; values may differ from the compiled ones by rounding. Other runs stay compiled."
+                "This step calls a function compiled by torch.compile. Watched runs execute it eagerly, so "
+                "that every op is seen; values may differ from the compiled ones by rounding. Other runs "
+                "stay compiled."
             )
 
     @contextmanager
@@ -283,9 +284,9 @@ class Session(EngineSession):
         _checked(run_metadata, RunMetadata)
         request = resolve(self, fetches, feed_dict, tuple(self._parameters))
         if request.is_state_only and not _wants_ops(options):
-            return request.values(self, None, _NOT_OBSERVED)
+            return request.values(self, None, NOT_OBSERVED)
         arguments = self._bind(request.arguments)
-        seen = _NOT_OBSERVED
+        seen = NOT_OBSERVED
         inputs: Mapping[str, torch.Tensor] = {}
         if request.needs_interception or _wants_ops(options):
             inputs = _placeholders(request.arguments)
@@ -352,7 +353,7 @@ class Session(EngineSession):
         return positional, keywords
 
 
-_NOT_OBSERVED = Observation()
+NOT_OBSERVED = Observation()
 
 
 def _wants_ops(options: RunOptions) -> bool:

@@ -1,7 +1,8 @@
-"""StopAtStepHook: stop when the global step arrives somewhere."""
+"""Hooks that stop when the global step arrives somewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
@@ -9,7 +10,7 @@ from tensortap.run.builtin.names import global_step_name, read_step
 from tensortap.run.coordinator import Coordinator
 from tensortap.run.hooks import SessionRunHook
 
-__all__ = ["StopAtStepHook"]
+__all__ = ["MultiStepStopAtStepHook", "StopAtStepHook"]
 
 
 class StopAtStepHook(SessionRunHook):
@@ -62,3 +63,57 @@ class StopAtStepHook(SessionRunHook):
             step = read_step(run_context.session, self._step_name)
             if step >= self._last_step:
                 run_context.request_stop()
+
+
+class MultiStepStopAtStepHook(StopAtStepHook):
+    """Stops exactly at a step although one run makes several.
+
+    Before a run that would go too far, it lowers the number of steps per run.
+
+    Args:
+        num_steps: stop after this many steps.
+        last_step: stop at this step. Exactly one of the two must be given.
+        steps_per_run: how many steps a run makes as long as there are enough left.
+        set_steps_per_run: called with the number of steps the next run shall make.
+
+    Example:
+        >>> import tensortap as tt
+        >>> amount = []
+        >>> hook = MultiStepStopAtStepHook(last_step=5, steps_per_run=2, set_steps_per_run=amount.append)
+        >>> session = tt.torch.Session(lambda: None, global_step=4)
+        >>> with tt.MonitoredSession(session, hooks=[hook]):
+        ...     amount
+        [1]
+    """
+
+    def __init__(
+        self,
+        num_steps: int | None = None,
+        last_step: int | None = None,
+        steps_per_run: int = 1,
+        *,
+        set_steps_per_run: Callable[[int], Any],
+    ) -> None:
+        super().__init__(num_steps, last_step)
+        if steps_per_run < 1:
+            raise ValueError(f"steps_per_run must be positive, got {steps_per_run}.")
+        self._steps_per_run = steps_per_run
+        self._set_steps_per_run = set_steps_per_run
+
+    def after_create_session(self, session: Any, coord: Coordinator) -> None:
+        """Fix the last step, and prepare the first run."""
+        super().after_create_session(session, coord)
+        self._prepare_next_run(read_step(session, self._step_name))
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Stop if the step has arrived, else prepare the next run."""
+        assert self._last_step is not None
+        step = read_step(run_context.session, self._step_name)
+        if step >= self._last_step:
+            run_context.request_stop()
+        else:
+            self._prepare_next_run(step)
+
+    def _prepare_next_run(self, step: int) -> None:
+        assert self._last_step is not None
+        self._set_steps_per_run(max(1, min(self._steps_per_run, self._last_step - step)))

@@ -1,0 +1,62 @@
+"""The folder tree is the data flow: which part may import which, and that frameworks stay behind the seam."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensortap
+
+PACKAGE = Path(tensortap.__file__).parent
+CAPTURING = {"run", "watch", "engines", "ops", "debug", "profile", "sink"}
+READING = {"reader", "analyze", "report", "commands", "server"}
+FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports_of(path):
+    """Every module a file imports, wherever the statement stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively; write the full name"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_rules(path):
+    imported = set(imports_of(path))
+    own_parts = {name.split(".")[1] for name in imported if name.startswith("tensortap.")}
+    if part_of(path) in CAPTURING:
+        assert not own_parts & READING, "the capturing half never imports the reading half"
+    if part_of(path) in READING:
+        assert not own_parts & CAPTURING, (
+            "the reading half meets the capturing half at records, wire and store"
+        )
+    if part_of(path) != "engines":
+        assert not {name.split(".")[0] for name in imported} & FRAMEWORKS, "frameworks stay inside engines/"
+    elif len(path.relative_to(PACKAGE).parts) == 2:
+        assert not {name.split(".")[0] for name in imported} & FRAMEWORKS, "the seam itself is framework-free"
+
+
+def test_importing_the_package_imports_no_framework():
+    heavy = [*sorted(FRAMEWORKS), "tensorboard", "google.protobuf", "grpc"]
+    program = f"import sys, tensortap; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_framework_names_the_command_that_installs_it():
+    program = "import sys; sys.modules['torch'] = None\nimport tensortap\ntensortap.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'tensortap[torch]'" in done.stderr

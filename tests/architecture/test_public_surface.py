@@ -1,0 +1,57 @@
+"""Every public name is listed, sorted, documented, and its example runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import types
+
+import pytest
+
+import tensortap
+import tensortap.torch
+
+MODULES = [
+    importlib.import_module(info.name) for info in pkgutil.walk_packages(tensortap.__path__, "tensortap.")
+]
+PUBLIC = [(tensortap, name) for name in tensortap.__all__] + [
+    (tensortap.torch, name) for name in tensortap.torch.__all__
+]
+
+
+def test_all_is_complete():
+    bound = {
+        name
+        for name, value in vars(tensortap).items()
+        if not name.startswith("_")
+        and not isinstance(value, types.ModuleType)
+        and getattr(value, "__module__", "").startswith("tensortap")
+    }
+    assert bound | {"errors", "torch"} == set(tensortap.__all__)
+
+
+@pytest.mark.parametrize("module", [tensortap, *MODULES], ids=lambda module: module.__name__)
+def test_all_is_sorted_and_true(module):
+    names = getattr(module, "__all__", [])
+    # As the linter sorts: constants, then classes, then functions.
+    assert list(names) == sorted(names, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+    for name in names:
+        assert hasattr(module, name)
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[name for _, name in PUBLIC])
+def test_public_names_are_documented_with_an_example(module, name):
+    text = inspect.getdoc(getattr(module, name)) or ""
+    if name == "torch":
+        assert text
+    else:
+        assert ">>> " in text, f"{name} has no example"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_examples_run(module):
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+    failed, _ = doctest.testmod(module, optionflags=options)
+    assert failed == 0

@@ -1,0 +1,66 @@
+"""Graphs as GraphDef messages."""
+
+from __future__ import annotations
+
+import torch
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from torch import nn
+
+import tensortap as tt
+from tensortap.wire.graph_def import DTYPE_NUMBERS, nodes_to_proto
+
+
+def trained_session():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(x):
+        y = model(x) * 1
+        y[0] = 0.0
+        loss = y.square().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    session = tt.torch.Session(step)
+    session.run("model/2/relu:0", {"x": torch.randn(2, 1, 5, 5)})
+    return session
+
+
+def test_the_graph_survives_serialisation():
+    session = trained_session()
+    message = GraphDef.FromString(session.graph_def.SerializeToString())
+    assert [node.name for node in message.node] == [node.name for node in session.graph.nodes]
+    by_name = {node.name: node for node in message.node}
+    convolution = by_name["model/0/convolution"]
+    assert convolution.op == "aten::convolution"
+    assert list(convolution.input) == ["x", "model/0/weight", "model/0/bias"]
+    assert list(convolution.attr["stride"].list.i) == [1, 1]
+    assert convolution.attr["T"].type == DTYPE_NUMBERS["float32"]
+    assert [d.size for d in convolution.attr["_output_shapes"].list.shape[0].dim] == [2, 2, 3, 3]
+    assert b"test_graph_def.py" in convolution.attr["_source"].list.s[-1]
+    assert by_name["gradients/model/2/relu/threshold_backward"].attr["_forward"].s == b"model/2/relu"
+
+
+def test_every_input_of_the_message_is_a_node_of_it():
+    message = trained_session().graph_def
+    names = {node.name for node in message.node}
+    for node in message.node:
+        for name in node.input:
+            assert name.lstrip("^").partition(":")[0] in names
+
+
+def test_the_executed_graph_comes_with_the_run():
+    session = tt.torch.Session(lambda x: x.sin().cos())
+    metadata = tt.RunMetadata()
+    session.run(None, {"x": torch.ones(2)}, tt.RunOptions(output_partition_graphs=True), metadata)
+    (graph,) = metadata.partition_graphs
+    assert [node.name for node in graph.node] == ["x", "sin", "cos"]
+
+
+def test_odd_attributes_are_written_as_text():
+    node = tt.Node("n", "op", attributes={"big": 2**80, "mixed": [1, None], "none": None, "flag": True})
+    (message,) = nodes_to_proto([node, node]).node
+    assert message.attr["big"].s == str(2**80).encode()
+    assert list(message.attr["mixed"].list.s) == [b"1", b"None"]
+    assert message.attr["flag"].b is True
