@@ -26,7 +26,7 @@ from tensortap.run.builtin.feed_fn import FeedFnHook
 from tensortap.run.builtin.final_ops import FinalOpsHook
 from tensortap.run.builtin.logging import LoggingTensorHook
 from tensortap.run.builtin.nan import NanTensorHook
-from tensortap.run.builtin.stopping import StopAtStepHook
+from tensortap.run.builtin.stopping import MultiStepStopAtStepHook, StopAtStepHook
 from tensortap.run.builtin.summary_saver import SummarySaverHook
 from tensortap.run.builtin.waiter import GlobalStepWaiterHook
 from tensortap.run.coordinator import Coordinator, LooperThread
@@ -59,6 +59,7 @@ __all__ = [
     "LooperThread",
     "MonitoredSession",
     "MonitoredTrainingSession",
+    "MultiStepStopAtStepHook",
     "NanTensorHook",
     "NeverTriggerTimer",
     "Node",

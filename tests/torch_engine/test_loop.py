@@ -61,7 +61,7 @@ def test_results_step_and_named_inputs_for_the_caller():
             model(x)
         hidden, step = run.results
         assert hidden.shape == (2, 1)
-        assert step == 1
+        assert step == 0
         assert m.session.graph.node("net/addmm").inputs[1] == "net/input:0"
         assert m.session.run("global_step:0") == 1
 

@@ -55,7 +55,8 @@ class TestFetching:
         assert isinstance(loss, np.float32)
         assert isinstance(hidden, np.ndarray)
         np.testing.assert_array_equal(hidden, expected)
-        assert fetched["b"] == {"step": 1}  # a run that executes the step reports the step it completed
+        assert fetched["b"] == {"step": 0}  # the step the run was executed at
+        assert session.global_step == 1
 
     def test_intermediate_values_are_those_before_any_in_place_change(self):
         def step(x):
@@ -133,6 +134,15 @@ class TestFetching:
         session, _, batch = training
         with pytest.raises(UnknownTensorError, match="Did you mean 'model/0/addmm'"):
             session.run("model/0/adddmm:0", batch)
+
+    def test_a_bare_word_in_the_first_run_is_taken_for_a_returned_key(self):
+        session = tt.torch.Session(lambda x: {"loss": x * 2})
+        assert session.run("loss", {"x": torch.tensor(3.0)}) == 6
+        assert not session.graph.known, "nothing had to be intercepted"
+        other = tt.torch.Session(lambda x: {"loss": x * 2})
+        with pytest.raises(UnknownTensorError, match=r"If 'mul' is an op, write 'mul:0'"):
+            other.run("mul", {"x": torch.tensor(3.0)})
+        assert other.run("mul:0", {"x": torch.tensor(3.0)}) == 6
 
     def test_a_name_without_slot_must_be_unambiguous(self):  # B16
         session = tt.torch.Session(lambda x: {"y": torch.topk(x, 2).values})

@@ -39,6 +39,7 @@ class Request:
         feeds: values for tensors in the middle of the run.
         state_feeds: values for parameters and other state.
         is_state_only: everything fetched can be read without executing the step.
+        step: the global step the run was executed at, once it was.
     """
 
     fetches: Any
@@ -47,6 +48,7 @@ class Request:
     feeds: dict[str, Any] = field(default_factory=dict)
     state_feeds: dict[str, Any] = field(default_factory=dict)
     is_state_only: bool = False
+    step: int | None = None
 
     @property
     def needs_interception(self) -> bool:
@@ -82,12 +84,16 @@ class Request:
             derived = session.graph.derived(split_tensor_name(name)[0])
             if derived is not None:
                 return to_numpy(_derive(derived.node, derived.function, live_value_of))
+            if name == GLOBAL_STEP:
+                # Within a run it is the step before the run, whatever has been counted since.
+                return np.int64(session.global_step if self.step is None else self.step)
             state = session.read_state(name)
             if state is not None:
-                return np.int64(state) if name == GLOBAL_STEP else state
-            raise UnknownTensorError(
-                f"The run made no tensor {item!r}.{_suggest(str(item), session.graph, session.result_keys)}"
-            )
+                return state
+            hint = _suggest(str(item), session.graph, session.result_keys or ())
+            if not session.graph.known:
+                hint += f" If {item!r} is an op, write {name!r}, so that the run is traced."
+            raise UnknownTensorError(f"The step returned no {item!r} and made no such tensor.{hint}")
 
         def live_value_of(name: str) -> Any:
             """An input of a derived node: a tensor where there is one."""
@@ -119,25 +125,40 @@ def resolve(
     _resolve_feeds(session, request, feed_dict or {}, parameters)
     if fetches is None:
         return request
-    state = None
+    state: Mapping[str, torch.Tensor] | None = None
     captures: set[str] = set()
     needs_step = False
     for item in leaves(fetches):
-        if item is None or (isinstance(item, str) and item in session.result_keys):
+        if item is None or _is_result_key(item, session):
             needs_step = True
             continue
         name = _tensor_name(session, item, parameters)
-        if state is None:
-            state = session.state_tensors()
         for tensor in _inputs_of(name, session.graph):
-            if tensor == GLOBAL_STEP or tensor in state:
+            if tensor == GLOBAL_STEP:
+                continue
+            if state is None:
+                state = session.state_tensors()
+            if tensor in state:
                 continue
             needs_step = True
-            if tensor.removesuffix(":0") not in (*session.result_keys, *parameters):
+            if tensor.removesuffix(":0") not in (*(session.result_keys or ()), *parameters):
                 captures.add(tensor)
     request.captures = frozenset(captures)
     request.is_state_only = not needs_step and not request.feeds and next(leaves(fetches), None) is not None
     return request
+
+
+def _is_result_key(item: Any, session: EngineSession) -> bool:
+    """Whether a fetch is a key of what the step returns.
+
+    Before the first run nobody knows the keys. A bare word such as `loss` is taken for one then: intercepting
+    the run to look for an op of that name would be a high price for a guess.
+    """
+    if not isinstance(item, str):
+        return False
+    if session.result_keys is not None:
+        return item in session.result_keys
+    return not {":", "/"} & set(item) and item not in session.graph
 
 
 def _resolve_feeds(
@@ -189,7 +210,7 @@ def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -
     try:
         return session.graph.as_tensor_name(item)
     except UnknownTensorError as error:
-        hint = nearest(str(item), (*session.result_keys, *parameters))
+        hint = nearest(str(item), (*(session.result_keys or ()), *parameters))
         if not hint and session.result_keys:
             hint = f" The step returns {', '.join(repr(key) for key in session.result_keys)}."
         raise UnknownTensorError(

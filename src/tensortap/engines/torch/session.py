@@ -50,8 +50,8 @@ class EngineSession:
         self._said_compiled = False
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
-        self.result_keys: tuple[str, ...] = ()
-        """Keys of what the step returned last."""
+        self.result_keys: tuple[str, ...] | None = None
+        """Keys of what the step returned last; None before the first run."""
         self._graph.global_step = GLOBAL_STEP
         step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),))
         variables = (
@@ -118,9 +118,7 @@ class EngineSession:
     # --- state that can be read without a run ------------------------------------------------------
 
     def read_state(self, name: str) -> Any:
-        """The present value of a parameter, buffer, optimizer state or the global step."""
-        if name == GLOBAL_STEP:
-            return self._global_step
+        """The present value of a parameter, buffer or optimizer state; None if there is none."""
         found = self.state_tensors().get(name)
         return None if found is None else to_numpy(snapshot(found))
 
@@ -135,6 +133,7 @@ class EngineSession:
         self, request: Request, options: RunOptions, inputs: Mapping[str, torch.Tensor]
     ) -> Iterator[Observation]:
         """Execute the block as one run: state fed, ops intercepted if the request needs it, step counted."""
+        request.step = self._global_step
         with self._fed_state(request.state_feeds):
             if not request.needs_interception and not _wants_ops(options):
                 yield NOT_OBSERVED

@@ -1,0 +1,1 @@
+"""Hooks, monitored sessions and what belongs to them."""

@@ -1,0 +1,1 @@
+"""The built-in hooks, each on every kind of engine."""
