@@ -1,8 +1,13 @@
 """Measures what tensortap costs per training step, as a ratio to the same step without it.
 
-The variants of a workload run in one process, each on its own twin of the model. A round times one call of
-every variant, and each round starts with the next variant in turn, so that drift of the machine (clock, heat,
-neighbours) hits all of them alike. To add a row, write a factory and put it in `VARIANTS`.
+The variants of a workload run in one process on one model: twins would differ by where their memory happens
+to lie, which is worth several per cent. A round times one call of every variant, and each round starts with
+the next variant in turn, so that drift of the machine (clock, heat, neighbours) hits all of them alike.
+'plain' is measured twice, and the second one shows the noise. To add a row, write a factory and put it in
+`VARIANTS`.
+
+A second table gives the fixed cost of a run that nobody watches, in microseconds, from a step that does
+nothing: it is too small to be seen in the ratios.
 """
 
 from __future__ import annotations
@@ -30,8 +35,8 @@ BASELINE = "plain"
 WARM_UP_CALLS = 3
 
 
-# Variants. Each factory gets a workload of its own and returns what a round calls; whatever it opens goes on
-# the stack and is closed after the measurement. tensortap is imported inside, so the others run without it.
+# Variants. Each factory gets the workload and returns what a round calls; whatever it opens goes on the stack
+# and is closed after the measurement. tensortap is imported inside, so the others run without it.
 
 
 def plain(workload: Workload, stack: ExitStack) -> Call:
@@ -100,6 +105,7 @@ def open_session(workload: Workload, stack: ExitStack) -> Any:
 
 VARIANTS: dict[str, Callable[[Workload, ExitStack], Call]] = {
     BASELINE: plain,
+    "plain again (noise)": plain,
     "session": session,
     "hooks attached, not intercepting": hooks_not_intercepting,
     "names only": names_only,
@@ -136,12 +142,28 @@ def measure(workload: str, variants: Sequence[str], threads: int, rounds: int) -
     print(f"{workload}, threads {threads}: {rounds} rounds of {len(variants)} variants", file=sys.stderr)
     torch.set_num_threads(threads)
     with ExitStack() as stack:
-        calls = {variant: VARIANTS[variant](WORKLOADS[workload](), stack) for variant in variants}
+        made = WORKLOADS[workload]()
+        calls = {variant: VARIANTS[variant](made, stack) for variant in variants}
         for call in calls.values():
             for _ in range(WARM_UP_CALLS):
                 call()
         times = time_interleaved(calls, rounds)
     return [make_row(workload, threads, variant, times) for variant in variants]
+
+
+def fixed_costs(calls_each: int = 2000) -> dict[str, float]:
+    """Microseconds a run costs by itself, by variant, with a step that does nothing."""
+    idle = Workload("idle", lambda x: None, {"model": torch.nn.Linear(2, 2)}, {}, {"x": torch.zeros(1)})
+    costs: dict[str, float] = {}
+    with ExitStack() as stack:
+        for name in (BASELINE, "session", "hooks attached, not intercepting"):
+            call = VARIANTS[name](idle, stack)
+            call()
+            start = time.perf_counter()
+            for _ in range(calls_each):
+                call()
+            costs[name] = (time.perf_counter() - start) / calls_each * 1e6
+    return {name: cost - costs[BASELINE] for name, cost in costs.items() if name != BASELINE}
 
 
 def time_interleaved(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
@@ -195,13 +217,14 @@ def format_table(rows: Sequence[Row]) -> str:
     return "\n".join([heading, *lines])
 
 
-def write_json(path: Path, rows: Sequence[Row]) -> None:
+def write_json(path: Path, rows: Sequence[Row], fixed: dict[str, float]) -> None:
     document = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": platform.machine(),
         "warm_up_calls": WARM_UP_CALLS,
         "rows": [asdict(row) for row in rows],
+        "fixed_microseconds": fixed,
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
 
@@ -282,8 +305,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in measure(workload, variants, threads, options.rounds)
     ]
     print(format_table(rows))
+    fixed = fixed_costs()
+    print("\nfixed cost of a run nobody watches, and as a ratio of the quickest step above")
+    quickest = min(row.seconds for row in rows if row.variant == BASELINE)
+    for name, cost in fixed.items():
+        print(f"  {name:34}{cost:6.1f} µs  {1 + cost / 1e6 / quickest:.4f}")
     if options.json:
-        write_json(options.json, rows)
+        write_json(options.json, rows, fixed)
         print(f"wrote {options.json}", file=sys.stderr)
 
 

@@ -1,6 +1,6 @@
 """Train a small transformer under a MonitoredSession, and show what the hooks saw and fetched.
 
-Run it with `make demo`, or `python examples/hooks.py`. Nothing in the model or the step knows about tensortap.
+Run it with `make demo`, or `python examples/hooks.py`. The model and the step know nothing of it.
 """
 
 from __future__ import annotations
@@ -82,18 +82,21 @@ def batch():
     return (torch.randint(VOCABULARY, (8, 1)) + torch.arange(LENGTH)) % VOCABULARY
 
 
+def entropy(probabilities):
+    """How spread out attention is, on average."""
+    return torch.special.entr(probabilities).sum(-1).mean()
+
+
 class WatchAttention(tt.SessionRunHook):
     """Fetches tensors from the middle of the run, every few steps, and follows them."""
 
     names = ("model/blocks/0/attention/softmax:0", "gradients/model/blocks/0/attention/qkv/weight:0")
 
     def begin(self):
-        entropy = lambda p: -(p * p.clamp_min(1e-9).log()).sum(-1).mean()
-        norm = lambda g: g.norm()
         graph = tt.get_default_graph()
         self.derived = {
             "attention entropy": graph.add_derived("attention_entropy", entropy, self.names[:1]),
-            "gradient norm": graph.add_derived("gradient_norm", norm, self.names[1:]),
+            "gradient norm": graph.add_derived("gradient_norm", torch.linalg.vector_norm, self.names[1:]),
         }
         self.runs, self.history = 0, []
 
@@ -142,9 +145,7 @@ def main():
         ) as monitored:
             while not monitored.should_stop():
                 monitored.run()
-        print(
-            f"\nWhat the hook fetched from the middle of every 10th run ({watch.names[0]} and its gradient):\n"
-        )
+        print(f"\nFetched from the middle of every 10th run, out of {watch.names[0]} and its gradient:\n")
         print("  step  attention entropy  gradient norm")
         for row in watch.history:
             print(f"  {row['step']:4d}  {row['attention entropy']:17.3f}  {row['gradient norm']:13.3f}")

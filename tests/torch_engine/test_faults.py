@@ -131,7 +131,7 @@ def test_a_failing_tap_is_counted_and_said_once(caplog):
     assert "disk full" in caplog.text
 
 
-@pytest.mark.parametrize("method", ["before", "after", "_name_sources", "_record_gradient"])
+@pytest.mark.parametrize("method", ["before", "after", "recording", "_record_gradient"])
 def test_a_bug_of_our_own_never_reaches_the_program(method, monkeypatch):
     def broken(self, *args):
         raise AttributeError("a bug in the recorder")

@@ -46,6 +46,7 @@ class DispatchInterceptor:
                     installed.enter_context(_without_warning_about_our_hooks())
                 else:
                     installed.callback(_forget_compilations)
+                installed.enter_context(recorder.recording())
                 installed.enter_context(recorder.scopes)
                 installed.enter_context(recorder.gradient_hooks())
                 installed.enter_context(_Mode(recorder, observation))

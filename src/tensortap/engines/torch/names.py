@@ -18,10 +18,22 @@ __all__ = ["Entry", "NameTable"]
 class Entry:
     """One name, and the node it stood for when last seen, so that an unchanged node is not built again."""
 
-    __slots__ = ("code", "func", "inputs", "instruction", "name", "node", "others", "shapes", "tensors")
+    __slots__ = (
+        "code",
+        "func",
+        "gradient_scope",
+        "inputs",
+        "instruction",
+        "name",
+        "node",
+        "others",
+        "shapes",
+        "tensors",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.gradient_scope = f"gradients/{name}/"
         self.func: Any = None
         self.code: CodeType | None = None
         self.instruction = -1

@@ -1,7 +1,7 @@
 """Which node produced the tensor in front of us.
 
 Python objects do not answer that: autograd hands out new objects for the same value, and two objects may
-share memory. So a value is identified by *where it lives*: storage, offset, shape, strides, dtype.
+share memory. So a value is identified by its *place*: storage, offset, shape, strides, dtype.
 
 - A storage is held by a weak pointer for as long as the run lasts. That frees its data as usual, but keeps
   its address from being given to another storage, so an address can never be mistaken.
@@ -12,85 +12,105 @@ share memory. So a value is identified by *where it lives*: storage, offset, sha
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from tensortap.records import Node
 
-__all__ = ["Memory", "Origin", "Provenance", "place_of"]
+__all__ = ["Memory", "Origin", "Place", "Provenance"]
 
-# Offset, shape, strides, dtype, and whether reading negates or conjugates (lazy views do).
-Place = tuple[Any, Any, Any, torch.dtype, bool, bool]
+# Storage, offset, shape, strides, dtype, and whether reading negates or conjugates (lazy views do).
+Place = tuple[int, Any, Any, Any, torch.dtype, bool, bool]
+
+_free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
+
+SHAPE: Literal[2] = 2
+DTYPE: Literal[4] = 4
+
+
+class Memory:
+    """One storage of the run: how often it was written, by which node last, and a name for all of it."""
+
+    __slots__ = ("root", "version", "writer")
+
+    def __init__(self, root: tuple[str, torch.dtype]) -> None:
+        self.version = 0
+        self.writer: str | None = None
+        self.root = root
 
 
 class Origin:
     """The tensor name of a value, and the write count of its storage when it got that name."""
 
-    __slots__ = ("name", "source", "version")
+    __slots__ = ("memory", "name", "source", "version")
 
-    def __init__(self, name: str, version: int, source: Node | None = None) -> None:
+    def __init__(self, name: str, memory: Memory, source: Node | None = None) -> None:
         self.name = name
-        self.version = version
+        self.memory = memory
+        self.version = memory.version
         self.source = source
         """Set while the value comes from outside the run and has not been used yet."""
 
 
-class Memory:
-    """One storage of the run: the named places in it, and the node that last wrote to it."""
-
-    __slots__ = ("guard", "places", "root", "version", "writer")
-
-    def __init__(self, guard: Any) -> None:
-        self.guard = guard
-        self.places: dict[Place, Origin] = {}
-        self.version = 0
-        self.writer: str | None = None
-        self.root: tuple[str, torch.dtype] | None = None
-
-
 class Provenance:
-    """All storages seen in a run."""
+    """All places of a run that have a name."""
 
     def __init__(self) -> None:
+        self.origins: dict[Place, Origin] = {}
         self._memories: dict[int, Memory] = {}
+        self._guards: list[int] = []
+        self._objects: dict[int, weakref.ref[torch.Tensor]] = {}
 
-    def memory_of(self, tensor: torch.Tensor) -> Memory:
-        """The record of the tensor's storage, made when it is new."""
+    def release(self) -> None:
+        """Let go of every storage. Must be called when the run is over."""
+        self.origins.clear()
+        self._memories.clear()
+        guards, self._guards = self._guards, []
+        for guard in guards:
+            _free_weak_ref(guard)
+
+    def place_of(self, tensor: torch.Tensor) -> Place:
+        """Where a tensor lives, and how it reads it."""
         try:
-            storage = tensor.untyped_storage()
-            address = storage._cdata
+            return (
+                tensor.untyped_storage()._cdata,
+                tensor.storage_offset(),
+                tensor.shape,
+                tensor.stride(),
+                tensor.dtype,
+                tensor.is_neg(),
+                tensor.is_conj(),
+            )
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
-            return self._memory_of_object(tensor)
-        found = self._memories.get(address)
-        if found is None:
-            found = self._memories[address] = Memory(StorageWeakRef(storage))  # type: ignore[no-untyped-call]
-        return found
-
-    def _memory_of_object(self, tensor: torch.Tensor) -> Memory:
-        address = -id(tensor)
-        found = self._memories.get(address)
-        if found is None or found.guard() is not tensor:
-            found = self._memories[address] = Memory(weakref.ref(tensor))
-        return found
-
-    def assign(self, tensor: torch.Tensor, name: str, source: Node | None = None) -> None:
-        """Give the tensor's value a name."""
-        memory = self.memory_of(tensor)
-        memory.places[place_of(tensor)] = Origin(name, memory.version, source)
-        if memory.root is None:
-            memory.root = (name, tensor.dtype)
+            return (self._object_address(tensor), 0, tensor.shape, None, tensor.dtype, False, False)
 
     def find(self, tensor: torch.Tensor) -> Origin | None:
         """The origin of the tensor's value, stale or not."""
-        return self.memory_of(tensor).places.get(place_of(tensor))
+        return self.origins.get(self.place_of(tensor))
 
+    def memory_at(self, place: Place) -> Memory | None:
+        """The record of a storage, if anything in it has a name."""
+        return self._memories.get(place[0])
 
-def place_of(tensor: torch.Tensor) -> Place:
-    """Where in its storage a tensor lives, and how it reads it."""
-    try:
-        offset, strides = tensor.storage_offset(), tensor.stride()
-    except (NotImplementedError, RuntimeError):
-        return (0, tensor.shape, None, tensor.dtype, False, False)
-    return (offset, tensor.shape, strides, tensor.dtype, tensor.is_neg(), tensor.is_conj())
+    def assign(self, tensor: torch.Tensor, place: Place, name: str, source: Node | None = None) -> Memory:
+        """Give the value at a place its name."""
+        memory = self._memories.get(place[0])
+        if memory is None:
+            memory = self._memories[place[0]] = Memory((name, place[DTYPE]))
+            if place[0] >= 0:
+                storage: Any = tensor.untyped_storage()
+                self._guards.append(storage._weak_ref())
+        self.origins[place] = Origin(name, memory, source)
+        return memory
+
+    def _object_address(self, tensor: torch.Tensor) -> int:
+        """A negative number that stands for the object, and for no other one in this run."""
+        known = self._objects.get(id(tensor))
+        if known is None or known() is not tensor:
+            self._objects[id(tensor)] = weakref.ref(tensor)
+            self._memories.pop(-id(tensor), None)
+            for place in [place for place in self.origins if place[0] == -id(tensor)]:
+                del self.origins[place]
+        return -id(tensor)

@@ -8,7 +8,6 @@ For every op, in order:
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 import time
@@ -19,17 +18,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import Entry, NameTable
-from tensortap.engines.torch.program import Program, variable_node
-from tensortap.engines.torch.provenance import Origin, Place, Provenance, place_of
+from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.provenance import DTYPE, SHAPE, Place, Provenance
 from tensortap.engines.torch.schema import Op
 from tensortap.engines.torch.scopes import Scopes
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
+from tensortap.engines.torch.sources import Sources
 from tensortap.engines.torch.values import dtype_name, snapshot, spec_of
 from tensortap.errors import DeadlineExceededError
 from tensortap.records import Node, TensorSpec
@@ -72,27 +71,35 @@ class Call:
 
 
 class Recorder:
-    """The record of one run in the making."""
+    """The record of one run in the making. This is the hot path: it runs once for every op."""
 
     def __init__(self, plan: RunPlan, program: Program, names: NameTable, observation: Observation) -> None:
         self._plan = plan
+        self._emits = bool(plan.captures or plan.taps)
         self._program = program
         self._names = names
         self._observation = observation
         self._nodes = observation.nodes
         self._provenance = Provenance()
-        self._parameter_paths: dict[int, str] = {}
-        self._owners: dict[str, str] = {}
         self._forward_of: dict[int, Entry] = {}
         self._next_sequence = _sequence_number()
         self._previous: Entry | None = None
         self._previous_wrote = False
         self._cuts: set[str] = set()
         self._substitutes: dict[str, torch.Tensor] = {}
-        self._stepping: tuple[str, Optimizer] | None = None
-        self.scopes = Scopes(program, self._name_module_inputs, self._name_optimizer_state)
+        self._sources = Sources(program, names, self._provenance, observation, self._record_source)
+        self.scopes = Scopes(program, self._sources.name_module_inputs, self._sources.name_optimizer_state)
         names.start_run()
-        self._name_sources()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Name what is known before the run, and let go of everything after it."""
+        try:
+            self._sources.name_what_is_known(self._plan.inputs)
+            yield
+        finally:
+            self._provenance.release()
+            self._substitutes.clear()
 
     # --- the two moments of an op ------------------------------------------------------------------
 
@@ -103,101 +110,104 @@ class Recorder:
         call = Call()
         call.op, call.args, call.kwargs = op, args, kwargs
         call.tensors, call.others = op.split(args, kwargs)
-        names: list[str | None] = []
-        control: tuple[str, ...] = ()
-        unknown = False
+        origins = self._provenance.origins
+        place_of = self._provenance.place_of
+        names: list[str] = []
+        control: list[str] = []
+        unseen: list[tuple[int, Place]] = []
         for tensor in call.tensors:
-            memory = self._provenance.memory_of(tensor)
             place = place_of(tensor)
-            origin = memory.places.get(place)
-            if origin is None and self._stepping is not None and self.scopes.optimizers:
-                # State that the optimizer made in its first step is not known under its own name yet.
-                self._name_optimizer_state(*self._stepping)
-                origin = memory.places.get(place)
+            origin = origins.get(place)
+            if origin is None and self.scopes.optimizers:
+                origin = self._sources.find_new_state(place)
             if origin is None:
-                unknown = True
-                names.append(None)
+                unseen.append((len(names), place))
+                names.append("")
                 continue
             if origin.source is not None:
-                self._use_source(origin, tensor)
+                self._sources.use(origin, tensor)
+            memory = origin.memory
             if origin.version != memory.version and memory.writer is not None:
-                control = (*control, memory.writer)
+                control.append(memory.writer)
             names.append(origin.name)
         call.frame = first_user_frame(sys._getframe(2))
         scope, call.forward, call.owner = self._scope(names)
         call.entry = entry = self._names.next(scope, op.label)
-        if unknown:
-            for position, name in enumerate(names):
-                if name is None:
-                    names[position] = self._name_unseen(entry, call.tensors[position])
-        call.inputs = tuple(names)  # type: ignore[arg-type]  # no None is left
-        call.control = tuple(dict.fromkeys(control)) if control else control
+        for position, place in unseen:
+            names[position] = self._sources.name_unseen(entry, call.tensors[position], place)
+        call.inputs = tuple(names)
+        call.control = tuple(dict.fromkeys(control)) if control else ()
         if self._cuts:
             self._cut_gradients(call)
         if self._substitutes:
             call.args, call.kwargs = feeds.substitute(op, args, kwargs, call, self._substitutes)
-        self._attribute_autograd_nodes(entry, call)
+        following = _sequence_number()
+        if following != self._next_sequence:
+            self._attribute_autograd_nodes(call, following)
+        self._previous, self._previous_wrote = entry, bool(op.writes)
         return call
 
     def after(self, call: Call, result: Any) -> Any:
         """Name, build and tap what the op produced; the result, with fed values in place."""
-        op, entry = call.op, call.entry
+        op, entry, provenance = call.op, call.entry, self._provenance
         outputs: list[torch.Tensor] = []
         if isinstance(result, torch.Tensor):
             outputs.append(result)
         elif result is not None:
             outputs.extend(t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor))
-        written: list[torch.Tensor] = []
+        written: dict[int, torch.Tensor] = {}
         if op.writes:
-            written = op.written(call.args, call.kwargs)
-            outputs.extend(t for t in written if not any(t is each for each in outputs))
+            returned = {id(each) for each in outputs}
+            written = {id(each): each for each in op.written(call.args, call.kwargs)}
+            outputs.extend(each for key, each in written.items() if key not in returned)
         if self._plan.feeds:
-            result = self._feed_outputs(call, result, outputs, written)
+            result = self._feed_outputs(call, result, outputs)
         places: list[Place] = []
         for slot, tensor in enumerate(outputs):
-            memory = self._provenance.memory_of(tensor)
-            place = place_of(tensor)
+            place = provenance.place_of(tensor)
             places.append(place)
-            if written and any(tensor is each for each in written):
-                memory.version += 1
-                memory.writer = entry.name
-            elif op.is_view:
-                known = memory.places.get(place)
-                if known is not None and known.version == memory.version:
-                    continue  # the same memory under the same shape is the same value: it has its name
             name = entry.tensor(slot)
-            memory.places[place] = Origin(name, memory.version)
-            if memory.root is None:
-                memory.root = (name, tensor.dtype)
+            if id(tensor) in written:
+                memory = provenance.memory_at(place)
+                if memory is not None:
+                    memory.version += 1
+                    memory.writer = entry.name
+            elif op.is_view:
+                known = provenance.origins.get(place)
+                if known is not None and known.version == known.memory.version:
+                    continue  # the same memory under the same shape is the same value: it has its name
+            provenance.assign(tensor, place, name)
             if call.owner is not None:
-                self._owners[name] = call.owner
+                self._sources.owners[name] = call.owner
         node = self._node(call, outputs, places)
         self._nodes.append(node)
-        for slot, tensor in enumerate(outputs):
-            self._emit(entry.tensor(slot), node, slot, tensor)
+        if self._emits:
+            for slot, tensor in enumerate(outputs):
+                self._emit(entry.tensor(slot), node, slot, tensor)
         return result
 
     def failed_node(self, call: Call) -> Node:
         """The node of an op that raised: everything but its outputs."""
-        return self._build_node(call, ())
+        return self._build_node(call, (), None, None)
 
     # --- scopes and attribution --------------------------------------------------------------------
 
-    def _scope(self, inputs: Sequence[str | None]) -> tuple[str, Entry | None, str | None]:
+    def _scope(self, inputs: Sequence[str]) -> tuple[str, Entry | None, str | None]:
         """The scope of the next op; its forward node in a gradient; its parameter in an optimizer."""
         scopes = self.scopes
         running = _current_autograd_node()
         if running is not None and not scopes.in_recomputation():
             sequence = running._sequence_nr()
+            forward = self._forward_of.get(sequence)
+            if forward is not None:
+                return forward.gradient_scope, forward, None
             if sequence == _NO_SEQUENCE_NUMBER:
                 return f"gradients/{self._leaf_name(running)}/", None, None
-            forward = self._forward_of.get(sequence)
-            if forward is None:  # its forward op ran before this run
-                return f"gradients/{running.name()}/", None, None
-            return f"gradients/{forward.name}/", forward, None
+            return f"gradients/{running.name()}/", None, None  # its forward op ran before this run
         scope = scopes.forward_scope()
         if scopes.optimizers and not scopes.modules:
-            owners = {self._owners.get(name) for name in inputs if name is not None} - {None}
+            known = self._sources.owners
+            owners = {known[name] for name in inputs if name in known}
             if len(owners) == 1:
                 owner = owners.pop()
                 return f"{scope}{owner}/", None, owner
@@ -205,128 +215,26 @@ class Recorder:
 
     def _leaf_name(self, accumulate_grad: Any) -> str:
         leaf = accumulate_grad.variable
-        path = self._parameter_paths.get(id(leaf))
+        path = self._sources.parameter_paths.get(id(leaf))
         if path is None:
             origin = self._provenance.find(leaf)
             path = origin.name.rpartition(":")[0] if origin is not None else "leaf"
         return path
 
-    def _attribute_autograd_nodes(self, entry: Entry, call: Call) -> None:
+    def _attribute_autograd_nodes(self, call: Call, following: int) -> None:
         """Remember which op the autograd nodes made since the last op belong to.
 
         PyTorch makes the autograd node of an op just before it runs the op, so the newest one is this op's.
         Writing through a view makes another one (CopySlices) right *after* the op, which shows up here
         together with the next op's.
         """
-        following = _sequence_number()
-        if following == self._next_sequence:
-            self._previous, self._previous_wrote = entry, bool(call.op.writes)
-            return
         for sequence in range(self._next_sequence, following):
-            self._forward_of[sequence] = entry
+            self._forward_of[sequence] = call.entry
         if self._previous_wrote and self._previous is not None:
             own = torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors)
             for sequence in range(self._next_sequence, following - (1 if own else 0)):
                 self._forward_of[sequence] = self._previous
         self._next_sequence = following
-        self._previous, self._previous_wrote = entry, bool(call.op.writes)
-
-    # --- tensors from outside the run --------------------------------------------------------------
-
-    def _name_sources(self) -> None:
-        for name, tensor in self._plan.inputs.items():
-            self._add_source(name, tensor, "Placeholder")
-        for path, parameter in self._program.parameters():
-            self._parameter_paths[id(parameter)] = path
-            self._add_source(path, parameter)
-            if parameter.grad is not None:
-                self._add_source(f"{path}/grad", parameter.grad)
-        for path, buffer in self._program.buffers():
-            self._add_source(path, buffer)
-
-    def _add_source(self, name: str, tensor: torch.Tensor, op_type: str = "Variable") -> str:
-        node = self._names.source(name)
-        if node is None or node.outputs[0] != spec_of(tensor):
-            node = variable_node(name, tensor, op_type, devices.name_of(tensor.device))
-            self._names.keep_source(node)
-        self._provenance.assign(tensor, node.tensor(0), node)
-        return node.tensor(0)
-
-    def _use_source(self, origin: Origin, tensor: torch.Tensor) -> None:
-        node, origin.source = origin.source, None
-        if node is None:
-            return
-        self._nodes.append(node)
-        self._emit(origin.name, node, 0, tensor)
-        if origin.name in self._plan.feeds and node.op_type == "Const":
-            self._substitutes[origin.name] = feeds.fitting(origin.name, self._plan.feeds[origin.name], tensor)
-            self._observation.fed.add(origin.name)
-
-    def _name_unseen(self, consumer: Entry, tensor: torch.Tensor) -> str:
-        """Name a tensor that no op of this run made, after the op that uses it first."""
-        memory = self._provenance.memory_of(tensor)
-        found = memory.places.get(place_of(tensor))
-        if found is not None:  # the same op takes it twice
-            return found.name
-        scope = consumer.name + "/"
-        if memory.root is not None and memory.root[1] == tensor.dtype and tensor.layout is torch.strided:
-            # A view, made where nobody could see it, of memory that does have a name.
-            entry = self._names.next(scope, "as_strided")
-            geometry = {"size": list(tensor.shape), "stride": list(tensor.stride())}
-            node = Node(
-                entry.name,
-                "aten::as_strided",
-                (memory.root[0],),
-                (memory.writer,) if memory.writer is not None else (),
-                (spec_of(tensor),),
-                devices.name_of(tensor.device),
-                {**geometry, "storage_offset": tensor.storage_offset()},
-                is_view=True,
-            )
-            self._provenance.assign(tensor, entry.tensor(0))
-            self._nodes.append(node)
-            self._emit(entry.tensor(0), node, 0, tensor)
-            return entry.tensor(0)
-        entry = self._names.next(scope, "const")
-        name = self._add_source(entry.name, tensor, "Const")
-        origin = self._provenance.find(tensor)
-        if origin is not None:
-            self._use_source(origin, tensor)
-        return name
-
-    def _name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
-        """Call tensors that a top-level module is given from outside after the parameters of `forward`."""
-        try:
-            parameters = list(inspect.signature(module.forward).parameters)
-            for position, value in enumerate(args):
-                if isinstance(value, torch.Tensor) and self._provenance.find(value) is None:
-                    known = position < len(parameters)
-                    label = parameters[position] if known else f"input_{position}"
-                    self._add_source(f"{path}/{label}", value, "Placeholder")
-        except Exception:
-            self._observation.fault(f"naming the inputs of module {path!r}")
-
-    def _name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
-        try:
-            self._stepping = (scope, optimizer)
-            number = 0
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    path = self._parameter_paths.get(id(parameter))
-                    if path is None:
-                        path = f"param_{number}"
-                        self._add_source(f"{scope}/{path}", parameter)
-                    number += 1
-                    for tensor in (parameter, parameter.grad):
-                        origin = None if tensor is None else self._provenance.find(tensor)
-                        if origin is not None:
-                            self._owners[origin.name] = path
-            for path, name, tensor in self._program.optimizer_state(optimizer, self._parameter_paths):
-                origin = self._provenance.find(tensor)
-                tensor_name = self._add_source(name, tensor) if origin is None else origin.name
-                self._owners[tensor_name] = path
-        except Exception:
-            self._observation.fault(f"naming the state of {scope!r}")
 
     # --- complete gradients ------------------------------------------------------------------------
 
@@ -338,7 +246,7 @@ class Recorder:
             for path, parameter in self._program.parameters():
                 if parameter.requires_grad and parameter.is_leaf:
                     register: Any = parameter.register_post_accumulate_grad_hook
-                    hooked.append((parameter, register(self._on(path))))
+                    hooked.append((parameter, register(self._on_gradient_of(path))))
             yield
         finally:
             for parameter, handle in hooked:
@@ -347,7 +255,7 @@ class Recorder:
                     # Leave the parameter as it was: an empty dict would look like a change to torch.compile.
                     parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
-    def _on(self, path: str) -> Any:
+    def _on_gradient_of(self, path: str) -> Any:
         owner = threading.get_ident()
 
         def gradient_is_complete(parameter: torch.Tensor) -> None:
@@ -370,7 +278,8 @@ class Recorder:
         parent, _, leaf = f"gradients/{path}".rpartition("/")
         entry = self._names.next(parent + "/", leaf)
         name = entry.tensor(0)
-        origin = self._provenance.find(gradient)
+        place = self._provenance.place_of(gradient)
+        origin = self._provenance.origins.get(place)
         if name in self._plan.feeds:
             gradient.copy_(feeds.fitting(name, self._plan.feeds[name], gradient))
             self._observation.fed.add(name)
@@ -385,7 +294,7 @@ class Recorder:
         )
         if entry.node != node:
             entry.node = node
-        self._provenance.assign(gradient, name)
+        self._provenance.assign(gradient, place, name)
         self._nodes.append(entry.node)
         self._emit(name, entry.node, 0, gradient)
 
@@ -394,34 +303,29 @@ class Recorder:
     def _node(self, call: Call, outputs: list[torch.Tensor], places: list[Place]) -> Node:
         """The node of a finished call: the one of an earlier run when nothing about it has changed."""
         entry, frame = call.entry, call.frame
-        code = None if frame is None else frame.f_code
-        instruction = -1 if frame is None else frame.f_lasti
-        shapes = [(place[1], place[3]) for place in places]
+        code, instruction = (None, -1) if frame is None else (frame.f_code, frame.f_lasti)
+        node = entry.node
+        same_line = node is not None and entry.instruction == instruction and entry.code is code
+        shapes = [(place[SHAPE], place[DTYPE]) for place in places]
         if (
-            entry.node is not None
+            node is not None
+            and same_line
             and entry.func is call.op.func
-            and entry.code is code
-            and entry.instruction == instruction
             and entry.inputs == call.inputs
             and entry.shapes == shapes
             and entry.others == call.others
-            and entry.node.control_inputs == call.control
+            and node.control_inputs == call.control
         ):
-            return entry.node
+            return node
         specs = tuple(TensorSpec(dtype_name(dtype), tuple(shape)) for shape, dtype in shapes)
         device = outputs[0].device if outputs else call.tensors[0].device if call.tensors else None
-        same_line = entry.node is not None and (entry.code, entry.instruction) == (code, instruction)
-        entry.node = self._build_node(call, specs, device, entry.node if same_line else None)
+        entry.node = self._build_node(call, specs, device, node if same_line else None)
         entry.func, entry.code, entry.instruction = call.op.func, code, instruction
         entry.inputs, entry.shapes, entry.others = call.inputs, shapes, call.others
         return entry.node
 
     def _build_node(
-        self,
-        call: Call,
-        specs: tuple[TensorSpec, ...],
-        device: torch.device | None = None,
-        known: Node | None = None,
+        self, call: Call, specs: tuple[TensorSpec, ...], device: torch.device | None, known: Node | None
     ) -> Node:
         forward = call.forward
         if known is not None:  # called from the same line as then: walking the stack is what costs most
@@ -447,6 +351,13 @@ class Recorder:
 
     # --- values ------------------------------------------------------------------------------------
 
+    def _record_source(self, name: str, node: Node, tensor: torch.Tensor) -> None:
+        self._nodes.append(node)
+        self._emit(name, node, 0, tensor)
+        if name in self._plan.feeds and node.op_type == "Const":
+            self._substitutes[name] = feeds.fitting(name, self._plan.feeds[name], tensor)
+            self._observation.fed.add(name)
+
     def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor) -> None:
         if name in self._plan.captures:
             self._observation.captured[name] = snapshot(tensor)
@@ -456,9 +367,7 @@ class Recorder:
             except Exception:
                 self._observation.fault(f"tapping {name!r}")
 
-    def _feed_outputs(
-        self, call: Call, result: Any, outputs: list[torch.Tensor], written: list[torch.Tensor]
-    ) -> Any:
+    def _feed_outputs(self, call: Call, result: Any, outputs: list[torch.Tensor]) -> Any:
         for slot, tensor in enumerate(outputs):
             name = call.entry.tensor(slot)
             if name not in self._plan.feeds:

@@ -1,0 +1,152 @@
+"""Names for tensors that no op of the run has made.
+
+Inputs of the step, parameters, buffers and optimizer state are known by name before they are used. Anything
+else from outside (a literal, a tensor the step closes over) is a constant, named after the op that uses it
+first. A source becomes a node of the run, and is tapped, when an op uses it for the first time: its value is
+still the one it came with then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tensortap.engines.torch import devices
+from tensortap.engines.torch.interceptor import Observation
+from tensortap.engines.torch.names import Entry, NameTable
+from tensortap.engines.torch.program import Program, variable_node
+from tensortap.engines.torch.provenance import DTYPE, Origin, Place, Provenance
+from tensortap.engines.torch.values import spec_of
+from tensortap.records import Node
+
+__all__ = ["Sources"]
+
+
+class Sources:
+    """The tensors from outside, in one run.
+
+    Args:
+        on_use: called as (tensor name, node, tensor) when a source is used for the first time.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        names: NameTable,
+        provenance: Provenance,
+        observation: Observation,
+        on_use: Callable[[str, Node, torch.Tensor], None],
+    ) -> None:
+        self._program = program
+        self._names = names
+        self._provenance = provenance
+        self._observation = observation
+        self._on_use = on_use
+        self._stepping: tuple[str, Optimizer] | None = None
+        self.parameter_paths: dict[int, str] = {}
+        """Path of each parameter, by identity."""
+        self.owners: dict[str, str] = {}
+        """Within an optimizer: the parameter that a tensor has to do with, by tensor name."""
+
+    def name_what_is_known(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Step inputs, parameters with the gradients they already have, and buffers."""
+        for name, tensor in inputs.items():
+            self._add(name, tensor, "Placeholder")
+        for path, parameter in self._program.parameters():
+            self.parameter_paths[id(parameter)] = path
+            self._add(path, parameter)
+            if parameter.grad is not None:
+                self._add(f"{path}/grad", parameter.grad)
+        for path, buffer in self._program.buffers():
+            self._add(path, buffer)
+
+    def name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
+        """Call tensors that a top-level module is given from outside after the parameters of `forward`."""
+        try:
+            parameters: list[str] | None = None
+            for position, value in enumerate(args):
+                if isinstance(value, torch.Tensor) and self._provenance.find(value) is None:
+                    parameters = parameters or list(inspect.signature(module.forward).parameters)
+                    known = position < len(parameters)
+                    label = parameters[position] if known else f"input_{position}"
+                    self._add(f"{path}/{label}", value, "Placeholder")
+        except Exception:
+            self._observation.fault(f"naming the inputs of module {path!r}")
+
+    def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
+        """The state tensors of an optimizer that starts to step, and what belongs to which parameter."""
+        try:
+            self._stepping = (scope, optimizer)
+            number = 0
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    path = self.parameter_paths.get(id(parameter))
+                    if path is None:
+                        path = f"param_{number}"
+                        self._add(f"{scope}/{path}", parameter)
+                    number += 1
+                    for tensor in (parameter, parameter.grad):
+                        origin = None if tensor is None else self._provenance.find(tensor)
+                        if origin is not None:
+                            self.owners[origin.name] = path
+            for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
+                origin = self._provenance.find(tensor)
+                self.owners[self._add(name, tensor) if origin is None else origin.name] = path
+        except Exception:
+            self._observation.fault(f"naming the state of {scope!r}")
+
+    def find_new_state(self, place: Place) -> Origin | None:
+        """Look again for state that the running optimizer has made in this very step."""
+        if self._stepping is not None:
+            self.name_optimizer_state(*self._stepping)
+        return self._provenance.origins.get(place)
+
+    def use(self, origin: Origin, tensor: torch.Tensor) -> None:
+        """Make a source that is used for the first time a node of the run."""
+        node, origin.source = origin.source, None
+        if node is not None:
+            self._on_use(origin.name, node, tensor)
+
+    def name_unseen(self, consumer: Entry, tensor: torch.Tensor, place: Place) -> str:
+        """Name a tensor that came from nowhere, after the op that uses it first."""
+        found = self._provenance.origins.get(place)
+        if found is not None:  # the same op takes it twice
+            return found.name
+        memory = self._provenance.memory_at(place)
+        if memory is None or memory.root[1] != place[DTYPE] or tensor.layout is not torch.strided:
+            entry = self._names.next(consumer.name + "/", "const")
+            name = self._add(entry.name, tensor, "Const")
+            self.use(self._provenance.origins[place], tensor)
+            return name
+        # A view, made where nobody could see it, of memory that does have a name.
+        entry = self._names.next(consumer.name + "/", "as_strided")
+        node = Node(
+            entry.name,
+            "aten::as_strided",
+            (memory.root[0],),
+            (memory.writer,) if memory.writer is not None else (),
+            (spec_of(tensor),),
+            devices.name_of(tensor.device),
+            {
+                "size": list(tensor.shape),
+                "stride": list(tensor.stride()),
+                "storage_offset": tensor.storage_offset(),
+            },
+            is_view=True,
+        )
+        self._provenance.assign(tensor, place, entry.tensor(0))
+        self._on_use(entry.tensor(0), node, tensor)
+        return entry.tensor(0)
+
+    def _add(self, name: str, tensor: torch.Tensor, op_type: str = "Variable") -> str:
+        node = self._names.source(name)
+        if node is None or node.outputs[0] != spec_of(tensor):
+            node = variable_node(name, tensor, op_type, devices.name_of(tensor.device))
+            self._names.keep_source(node)
+        self._provenance.assign(tensor, self._provenance.place_of(tensor), node.tensor(0), node)
+        return node.tensor(0)
