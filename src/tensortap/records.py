@@ -4,6 +4,9 @@ run       one call of `session.run`, normally one training step; numbered from 0
 step      the value of the global step at a run
 node      one executed operation; its name is unique within its graph, scopes are separated by `/`
 tensor    one output of a node, written `node:slot`
+watch key `node:slot:DebugOp`
+debug op  reduces a live tensor to a record
+record    what one debug op made of one tensor at one moment of a run
 device    `/job:<job>/replica:0/task:<rank>/device:CPU:0`, one spelling on all engines
 """
 
@@ -13,7 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Device", "Frame", "Node", "TensorSpec", "device_name", "split_tensor_name", "tensor_name"]
+__all__ = [
+    "Device",
+    "Frame",
+    "Node",
+    "Record",
+    "RunInfo",
+    "TensorSpec",
+    "device_name",
+    "split_tensor_name",
+    "tensor_name",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,83 @@ class Device:
     device_type: str
     memory_limit_bytes: int = 0
     incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one debug op made of one tensor.
+
+    Attributes:
+        debug_op: name of the debug op without its attributes, such as `DebugIdentity`.
+        device: full device name.
+        timestamp: microseconds since the epoch at which the tensor was complete.
+        dtype: of the record's own value, as NumPy or ml_dtypes spell it, or `string`.
+        shape: of the record's own value.
+        data: the value: C-contiguous little-endian bytes, anything that supports the buffer protocol; for
+            `string` a list of bytes, one per element; None for a tensor without a value.
+        initialized: False for a tensor that had no value yet.
+
+    >>> record = Record("fc/addmm", 0, "DebugNanCount", "", 1, "int64", (1,), bytes(8))
+    >>> record.watch_key, record.nbytes
+    ('fc/addmm:0:DebugNanCount', 8)
+    """
+
+    node_name: str
+    output_slot: int
+    debug_op: str
+    device: str
+    timestamp: int
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any
+    initialized: bool = True
+
+    @property
+    def tensor_name(self) -> str:
+        """The tensor this is about."""
+        return tensor_name(self.node_name, self.output_slot)
+
+    @property
+    def watch_key(self) -> str:
+        """Tensor and debug op."""
+        return f"{self.tensor_name}:{self.debug_op}"
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the value."""
+        if self.data is None:
+            return 0
+        return sum(map(len, self.data)) if self.dtype == "string" else memoryview(self.data).nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run, as it is described next to its records.
+
+    Attributes:
+        index: number of the run in its session, from 0.
+        global_step: step at which the run was executed, -1 if unknown.
+        timestamp: microseconds since the epoch at its start.
+        task: rank of the process.
+        fetches: printed form of what was fetched.
+        feed_keys: printed form of what was fed, or `None`.
+        input_names: names of the fed tensors.
+        output_names: names of the fetched tensors.
+        target_nodes: names of nodes that were run for their effect.
+
+    >>> RunInfo(index=0, global_step=12, timestamp=1).task
+    0
+    """
+
+    index: int
+    global_step: int
+    timestamp: int
+    task: int = 0
+    fetches: str = "None"
+    feed_keys: str = "None"
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    target_nodes: tuple[str, ...] = ()
 
 
 def tensor_name(node: str, slot: int) -> str:
