@@ -145,7 +145,7 @@ def main():
         ) as monitored:
             while not monitored.should_stop():
                 monitored.run()
-        print(f"\nFetched from the middle of every 10th run, out of {watch.names[0]} and its gradient:\n")
+        print(f"\nFetched from the middle of every 10th run, out of {watch.names[0]}\nand its gradient:\n")
         print("  step  attention entropy  gradient norm")
         for row in watch.history:
             print(f"  {row['step']:4d}  {row['attention entropy']:17.3f}  {row['gradient norm']:13.3f}")
