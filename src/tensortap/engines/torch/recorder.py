@@ -39,6 +39,8 @@ _current_autograd_node = torch._C._current_autograd_node
 _sequence_number = torch._C._autograd._get_sequence_nr
 _NO_SEQUENCE_NUMBER = 2**64 - 1  # of AccumulateGrad nodes, which belong to a parameter instead
 
+_NOTHING: Mapping[int, torch.Tensor] = {}
+
 
 class Call:
     """One op between `before` and `after`."""
@@ -150,16 +152,18 @@ class Recorder:
     def after(self, call: Call, result: Any) -> Any:
         """Name, build and tap what the op produced; the result, with fed values in place."""
         op, entry, provenance = call.op, call.entry, self._provenance
-        outputs: list[torch.Tensor] = []
         if isinstance(result, torch.Tensor):
-            outputs.append(result)
-        elif result is not None:
-            outputs.extend(t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor))
-        written: dict[int, torch.Tensor] = {}
+            outputs = [result]
+        elif result is None:
+            outputs = []
+        else:
+            outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        written: Mapping[int, torch.Tensor] = _NOTHING
         if op.writes:
-            returned = {id(each) for each in outputs}
             written = {id(each): each for each in op.written(call.args, call.kwargs)}
-            outputs.extend(each for key, each in written.items() if key not in returned)
+            if len(outputs) != 1 or len(written) != 1 or id(outputs[0]) not in written:
+                returned = {id(each) for each in outputs}
+                outputs.extend(each for key, each in written.items() if key not in returned)
         if self._plan.feeds:
             result = self._feed_outputs(call, result, outputs)
         places: list[Place] = []
@@ -334,7 +338,7 @@ class Recorder:
             stack = forward.node.stack
         else:
             stack = capture_stack(call.frame or sys._getframe(1))
-        if not self._observation.ran_compiled:
+        if known is None and not self._observation.ran_compiled:
             self._observation.ran_compiled = ran_compiled(sys._getframe(1))
         return Node(
             name=call.entry.name,

@@ -27,7 +27,17 @@ _ops: dict[Any, Op] = {}
 class Op:
     """One operator overload, with what the interceptor needs to know of it worked out once."""
 
-    __slots__ = ("argument_names", "func", "is_view", "label", "op_type", "overload", "transparent", "writes")
+    __slots__ = (
+        "_written_positions",
+        "argument_names",
+        "func",
+        "is_view",
+        "label",
+        "op_type",
+        "overload",
+        "transparent",
+        "writes",
+    )
 
     def __init__(self, func: Any) -> None:
         self.func = func
@@ -37,6 +47,7 @@ class Op:
             self.overload = ""
             self.is_view = self.transparent = False
             self.writes: frozenset[str] = frozenset()
+            self._written_positions: tuple[int, ...] = ()
             self.argument_names: tuple[str, ...] = ()
         else:
             self.op_type = schema.name
@@ -45,6 +56,9 @@ class Op:
             self.argument_names = tuple(each.name for each in arguments)
             declared = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
             self.writes = frozenset(declared) | frozenset(_UNDECLARED_WRITES.get(self.op_type, ()))
+            self._written_positions = tuple(
+                position for position, name in enumerate(self.argument_names) if name in self.writes
+            )
             self.is_view = not declared and any(r.alias_info is not None for r in schema.returns)
             self.transparent = self.op_type in _TRANSPARENT or self.op_type.startswith("profiler::")
         # `_softmax` is called softmax by everybody, and a leading underscore is no valid start of a name.
@@ -73,7 +87,10 @@ class Op:
         found: list[torch.Tensor] = []
         if self.op_type in _UNDECLARED_WRITES and not self._is_training(args, kwargs):
             return found
-        for name, value in self._named(args, kwargs):
+        for position in self._written_positions:
+            if position < len(args):
+                _collect((args[position],), found)
+        for name, value in kwargs.items():
             if name in self.writes:
                 _collect((value,), found)
         return found
