@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensortap.records import Node
+
+if TYPE_CHECKING:
+    from tensortap.watch.pattern import TensorPattern
 
 __all__ = ["DebugOptions", "DebugTensorWatch", "RunMetadata", "RunOptions", "Tap", "TraceLevel"]
 
@@ -32,6 +35,15 @@ class TraceLevel(IntEnum):
 class DebugTensorWatch:
     """One tensor to watch: which output, reduced by which debug ops, sent where.
 
+    Attributes:
+        node_name: the node, or `*` for every node an engine executes.
+        output_slot: the output; -1 means every output, and goes with `*`.
+        debug_ops: texts such as `DebugNumericSummary(mute_if_healthy=true)`.
+        debug_urls: where the records go.
+        tolerate_debug_op_creation_failures: leave out a debug op that cannot be made.
+        pattern: with `*`, restricts the watch to matching tensors; with a node name, the pattern by which
+            `watch_graph` found the node.
+
     >>> DebugTensorWatch("model/fc/addmm").debug_ops
     ['DebugIdentity']
     """
@@ -41,6 +53,7 @@ class DebugTensorWatch:
     debug_ops: list[str] = field(default_factory=lambda: ["DebugIdentity"])
     debug_urls: list[str] = field(default_factory=list)
     tolerate_debug_op_creation_failures: bool = False
+    pattern: TensorPattern | None = None
 
 
 @dataclass

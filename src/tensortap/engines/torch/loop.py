@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.engines.torch.engine_session import NOT_OBSERVED, EngineSession
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.request import resolve
-from tensortap.engines.torch.session import NOT_OBSERVED, EngineSession
 from tensortap.errors import SessionClosedError
 from tensortap.run.creators import ChiefSessionCreator
 from tensortap.run.monitored import Monitored

@@ -16,12 +16,13 @@ import torch
 from tensortap.engines.graph import Graph, TensorRef, nearest
 from tensortap.engines.structure import leaves, map_leaves
 from tensortap.engines.torch.interceptor import Observation
+from tensortap.engines.torch.results import as_mapping, fetched
 from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name, to_numpy
 from tensortap.errors import FeedError, InvalidArgumentError, OpError, UnknownTensorError
 from tensortap.records import Node, split_tensor_name
 
 if TYPE_CHECKING:
-    from tensortap.engines.torch.session import EngineSession
+    from tensortap.engines.torch.engine_session import EngineSession
 
 __all__ = ["GLOBAL_STEP", "Request", "resolve"]
 
@@ -66,8 +67,6 @@ class Request:
 
     def values(self, session: EngineSession, result: Any, seen: Observation) -> Any:
         """What the fetches stand for after the run."""
-        from tensortap.engines.torch.session import as_mapping, fetched
-
         returned = as_mapping(result)
 
         def value_of(item: Any) -> Any:

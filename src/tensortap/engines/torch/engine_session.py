@@ -1,0 +1,214 @@
+"""What every PyTorch session has, whether its step is a function or a block of the user's own loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensortap.engines.base import default_session
+from tensortap.engines.graph import Graph, current_graph
+from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.engines.torch import checkpoint, devices
+from tensortap.engines.torch.dispatch import DispatchInterceptor
+from tensortap.engines.torch.feeds import fitting
+from tensortap.engines.torch.interceptor import Interceptor, Observation, RunPlan
+from tensortap.engines.torch.names import NameTable
+from tensortap.engines.torch.program import Program, variable_node
+from tensortap.engines.torch.request import GLOBAL_STEP, Request
+from tensortap.engines.torch.values import snapshot, to_numpy
+from tensortap.errors import SessionClosedError
+from tensortap.records import Device, Node, TensorSpec
+
+__all__ = ["NOT_OBSERVED", "EngineSession", "wants_ops"]
+
+log = logging.getLogger("tensortap.engine")
+
+NOT_OBSERVED = Observation()
+"""What is known of a run that nobody looked into."""
+
+
+class EngineSession:
+    """Graph, state, observation and closing; subclasses add how a run is executed."""
+
+    def __init__(self, program: Program, graph: Graph | None, global_step: int) -> None:
+        self.program = program
+        self._graph = graph or current_graph() or Graph()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._global_step = global_step
+        self._interceptor: Interceptor = DispatchInterceptor()
+        self._per_thread = threading.local()
+        self._said_compiled = False
+        self.faults = 0
+        """How many times observing a run failed; the program was not affected."""
+        self.result_keys: tuple[str, ...] | None = None
+        """Keys of what the step returned last; None before the first run."""
+        self._graph.global_step = GLOBAL_STEP
+        step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),))
+        variables = (
+            variable_node(name, tensor, device=devices.name_of(tensor.device))
+            for name, tensor in program.variables()
+        )
+        self._graph.record([step, *variables])
+
+    # --- what a session is -------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The nodes seen so far, plus those that hooks derived."""
+        return self._graph
+
+    @property
+    def graph_def(self) -> Any:
+        """The graph as a `GraphDef` message."""
+        return self._graph.as_graph_def()
+
+    @property
+    def sess_str(self) -> str:
+        """Empty: the session runs in this process."""
+        return ""
+
+    @property
+    def global_step(self) -> int:
+        """Completed runs of the step, plus the value it started from."""
+        return self._global_step
+
+    @global_step.setter
+    def global_step(self, value: int) -> None:
+        self._global_step = int(value)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` has been called."""
+        return self._closed
+
+    def list_devices(self) -> list[Device]:
+        """The CPU and the accelerators of this process."""
+        return devices.list_devices()
+
+    def close(self) -> None:
+        """Refuse further runs; harmless when called again. Modules and optimizers are not touched."""
+        self._closed = True
+
+    def reopen(self) -> None:
+        """Accept runs again, as a monitored session does when it recovers."""
+        self._closed = False
+
+    def as_default(self) -> Any:
+        """Make this the default session of the thread, without closing it on exit."""
+        return default_session(self)
+
+    def save_state(self, path: Path) -> None:
+        """Write modules, optimizers, schedulers, step and random generators to one file."""
+        checkpoint.save_state(self.program, self._global_step, Path(path))
+
+    def load_state(self, path: Path) -> None:
+        """Put the state of a file in place."""
+        self._global_step = checkpoint.load_state(self.program, Path(path))
+
+    # --- state that can be read without a run ------------------------------------------------------
+
+    def read_state(self, name: str) -> Any:
+        """The present value of a parameter, buffer or optimizer state; None if there is none."""
+        found = self.state_tensors().get(name)
+        return None if found is None else to_numpy(snapshot(found))
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Live state tensors by tensor name."""
+        return {f"{name}:0": tensor for name, tensor in self.program.variables()}
+
+    # --- observing ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def observed(
+        self, request: Request, options: RunOptions, inputs: Mapping[str, torch.Tensor]
+    ) -> Iterator[Observation]:
+        """Execute the block as one run: state fed, ops intercepted if the request needs it, step counted."""
+        request.step = self._global_step
+        with self._fed_state(request.state_feeds):
+            if not request.needs_interception and not wants_ops(options):
+                yield NOT_OBSERVED
+            else:
+                plan = RunPlan(
+                    captures=request.captures,
+                    feeds=request.feeds,
+                    taps=tuple(options.taps),
+                    inputs=inputs,
+                    deadline=RunPlan.until(options.timeout_in_ms),
+                )
+                with self._interceptor.observe(plan, self.program, self._graph, self._names()) as seen:
+                    yield seen
+                self._after_observing(seen)
+            with self._lock:
+                self._global_step += 1
+
+    def finish(
+        self,
+        request: Request,
+        result: Any,
+        seen: Observation,
+        options: RunOptions,
+        metadata: RunMetadata | None,
+    ) -> Any:
+        """The fetched values of a completed run, in the structure that was asked for."""
+        request.check_feeds_took_effect(seen, self._graph)
+        if metadata is not None:
+            metadata.nodes[:] = seen.nodes
+            if options.output_partition_graphs:
+                from tensortap.wire.graph_def import nodes_to_proto
+
+                metadata.partition_graphs[:] = [nodes_to_proto(seen.nodes)]
+        return request.values(self, result, seen)
+
+    def check_open(self) -> None:
+        """Raise when the session is closed."""
+        if self._closed:
+            raise SessionClosedError("This session is closed; make a new one to run the step again.")
+
+    def _names(self) -> NameTable:
+        # Two threads may run one session; each counts its own ops and so gives the same names.
+        table: NameTable | None = getattr(self._per_thread, "names", None)
+        if table is None:
+            table = self._per_thread.names = NameTable()
+        return table
+
+    def _after_observing(self, seen: Observation) -> None:
+        self.faults += seen.faults
+        self._graph.known = True
+        if seen.ran_compiled and not self._said_compiled:
+            self._said_compiled = True
+            log.warning(
+                "This step calls a function compiled by torch.compile. Watched runs execute it eagerly, so "
+                "that every op is seen; values may differ from the compiled ones by rounding. Other runs "
+                "stay compiled."
+            )
+
+    @contextmanager
+    def _fed_state(self, feeds: Mapping[str, Any]) -> Iterator[None]:
+        """Give parameters and other state the fed values for one run, and put the old ones back after it."""
+        if not feeds:
+            yield
+            return
+        tensors = self.state_tensors()
+        replaced = [(tensors[name], fitting(name, value, tensors[name])) for name, value in feeds.items()]
+        old = [(tensor, snapshot(tensor)) for tensor, _ in replaced]
+        try:
+            with torch.no_grad():
+                for tensor, value in replaced:
+                    tensor.copy_(value)
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, value in old:
+                    tensor.copy_(value)
+
+
+def wants_ops(options: RunOptions) -> bool:
+    """Whether options ask for something that only interception can give."""
+    return bool(options.taps or options.output_partition_graphs or options.timeout_in_ms > 0)
