@@ -21,12 +21,14 @@ check: .venv/dev.done ## Formatting, lint, types
 
 bench: .venv/torch.done ## Measure what watching costs
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/kernel.py
+	$(BIN)/python benchmarks/reader.py
 
 clean: ## Remove the environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build src/tensortap/ops/*.so .venv .mypy_cache .ruff_cache .pytest_cache
 
 # PyTorch first, by name and version: a CPU build satisfies the extras, and no resolver replaces it.
-.venv/torch.done: pyproject.toml
+.venv/torch.done: pyproject.toml setup.py $(wildcard native/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[torch]'

@@ -1,6 +1,7 @@
 """A debugger and profiler for the tensors of a training run.
 
-Importing this package imports no framework; `tensortap.torch` wakes when it is first used.
+Importing this package imports no framework and nothing that writes to disk: `tensortap.torch` and the debug
+classes wake when they are first used.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from tensortap.run.training import MonitoredTrainingSession
 
 if TYPE_CHECKING:
     from tensortap import torch
+    from tensortap.debug.dumping import DumpingDebugWrapperSession
+    from tensortap.debug.hooks import DumpingDebugHook
+    from tensortap.watch.options import WatchOptions
 
 __all__ = [
     "CheckpointSaverHook",
@@ -49,6 +53,8 @@ __all__ = [
     "DebugOptions",
     "DebugTensorWatch",
     "Device",
+    "DumpingDebugHook",
+    "DumpingDebugWrapperSession",
     "FeedFnHook",
     "FinalOpsHook",
     "Frame",
@@ -79,6 +85,7 @@ __all__ = [
     "SummarySaverHook",
     "TensorSpec",
     "TraceLevel",
+    "WatchOptions",
     "WorkerSessionCreator",
     "errors",
     "get_default_graph",
@@ -88,7 +95,16 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "DumpingDebugHook": "tensortap.debug.hooks",
+    "DumpingDebugWrapperSession": "tensortap.debug.dumping",
+    "WatchOptions": "tensortap.watch.options",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     if name == "torch":
         try:
             return import_module("tensortap.torch")

@@ -77,7 +77,8 @@ class Node:
         name: unique within the graph, stable from run to run.
         op_type: the engine's own name for the operation, such as `aten::addmm`; or one of `Placeholder`
             (an input of the step), `Variable` (parameter, buffer, optimizer state), `Const` (a tensor
-            made outside the run), `AccumulateGrad` (the complete gradient of a parameter), `Derived`.
+            made outside the run), `AccumulateGrad` (the gradient of a
+            parameter as autograd put it in place, on this rank), `Derived`.
         inputs: tensor names, in the order of the operation's arguments.
         control_inputs: names of nodes that changed, in place, memory that an input is a view of.
         outputs: dtype and shape of every slot.

@@ -29,7 +29,7 @@ def test_all_is_complete():
         and not isinstance(value, types.ModuleType)
         and getattr(value, "__module__", "").startswith("tensortap")
     }
-    assert bound | {"errors", "torch"} == set(tensortap.__all__)
+    assert bound | {"errors", "torch", *tensortap._LAZY} == set(tensortap.__all__)
 
 
 @pytest.mark.parametrize("module", [tensortap, *MODULES], ids=lambda module: module.__name__)

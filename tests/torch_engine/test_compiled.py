@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
@@ -63,27 +60,3 @@ def test_training_through_watched_runs_stays_close_to_the_compiled_one(make):
         options = tt.RunOptions(taps=[lambda n, s, t: None]) if watch else None
         losses.append([float(session.run("loss", case.batch(run), options)) for run in range(4)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def test_compiling_for_the_first_time_inside_a_watched_run(make):
-    """PyTorch refuses to compile under a dispatch mode and remembers that; we make it forget."""
-    program = textwrap.dedent(f"""
-        import torch, tensortap as tt
-        from tests.torch_engine.zoo import perceptron
-        model = perceptron()
-        made = []
-        def step(x):
-            if not made:
-                made.append(torch.compile(model, backend="aot_eager"))
-            return {{"y": made[0](x)}}
-        session = tt.torch.Session(step, modules={{"model": model}})
-        x = torch.randn(2, model[0].in_features)
-        session.run("model/0/addmm:0", {{"x": x}})
-        session.run(None, {{"x": x}})
-        with torch.profiler.profile() as profile:
-            session.run(None, {{"x": x}})
-        print(any("Torch-Compiled Region" in event.key for event in profile.key_averages()))
-        # {make.__name__}
-    """)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip().endswith("True"), done.stderr

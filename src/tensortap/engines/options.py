@@ -95,6 +95,11 @@ class RunOptions:
     report_tensor_allocations_upon_oom: bool = False
     taps: list[Tap] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.taps, (list, tuple)) or not all(callable(tap) for tap in self.taps):
+            raise TypeError(f"taps= takes a list of functions tap(node, slot, tensor), got {self.taps!r}.")
+        self.taps = list(self.taps)
+
     def merge_from(self, other: RunOptions) -> None:
         """Take on what another party asks for, so that both get at least what they wanted."""
         self.trace_level = max(self.trace_level, other.trace_level)

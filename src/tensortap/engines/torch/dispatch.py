@@ -1,22 +1,23 @@
 """The portable interceptor: a dispatch mode, called by PyTorch for every ATen op below autograd.
 
-It is the only interceptor that can replace values. Two things differ from an unobserved run, without any
-effect on values: autograd adds gradients out of place (`add` instead of `add_`), and compiled functions
-run eagerly for the run, so that the ops inside them can be seen.
+It is the only interceptor that can replace values. What differs from an unobserved run: autograd adds
+gradients out of place (`add` instead of `add_`, the same values), takes another formula for a few gradients
+(`prod`, complex `cumprod`: the last bits may differ), and compiled functions run eagerly, so that the ops
+inside them can be seen.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensortap.engines.graph import Graph
+from tensortap.engines.torch.eager import compilation_suspended, never_compiled
+from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
@@ -41,11 +42,7 @@ class DispatchInterceptor:
         with ExitStack() as installed:
             try:
                 recorder = Recorder(plan, program, names, observation)
-                if "torch._dynamo" in sys.modules:  # nothing is compiled unless it has been imported
-                    installed.enter_context(torch.compiler.set_stance("force_eager"))
-                    installed.enter_context(_without_warning_about_our_hooks())
-                else:
-                    installed.callback(_forget_compilations)
+                installed.enter_context(compilation_suspended())
                 installed.enter_context(recorder.recording())
                 installed.enter_context(recorder.scopes)
                 installed.enter_context(recorder.gradient_hooks())
@@ -59,26 +56,16 @@ class DispatchInterceptor:
                 graph.record(observation.nodes)
 
 
-def _forget_compilations() -> None:
-    """Let what was compiled for the first time under our eyes be compiled again.
+def _lazy_views_resolved() -> Any:
+    """Let kernels see conjugated and negated views as such.
 
-    PyTorch does not compile under a dispatch mode, and remembers that for good.
+    Inside a dispatch mode PyTorch takes them for resolved already, and kernels that make such views themselves
+    (`pinv` of complex matrices) would compute with unconjugated data.
     """
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
-
-
-@contextmanager
-def _without_warning_about_our_hooks() -> Iterator[None]:
-    """Keep compiled modules from warning the user about global hooks that are ours."""
-    # Not catch_warnings: it would undo what the program itself does to its filters inside the block.
-    warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
-    ours = warnings.filters[0]
-    try:
-        yield
-    finally:
-        if ours in warnings.filters:
-            cast("list[Any]", warnings.filters).remove(ours)
+    include = torch._C._dispatch_tls_local_include_set()
+    exclude = torch._C._dispatch_tls_local_exclude_set()
+    exclude = exclude.remove(torch._C.DispatchKey.Conjugate).remove(torch._C.DispatchKey.Negative)
+    return torch._C._ForceDispatchKeyGuard(include, exclude)
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,21 +73,23 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # PyTorch would wrap every call in a guard against being compiled. Compilation is switched off while
-        # we observe anyway, and the guard costs as much as half of our own work.
+        # PyTorch would wrap every call in its own guard against being compiled, which costs as much as half of
+        # our work and imports the whole compiler.
         return False
 
     def __init__(self, recorder: Recorder, observation: Observation) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._observation = observation
+        self._generation = generation()
 
+    @never_compiled  # type: ignore[type-var]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         op = op_of(func)
-        if op.transparent:
+        if op.transparent or generation() != self._generation:
             return func(*args, **kwargs)
         try:
             call = self._recorder.before(op, args, kwargs)
@@ -110,7 +99,11 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._observation.fault(f"before {op.op_type}")
             return func(*args, **kwargs)
         try:
-            result = func(*call.args, **call.kwargs)
+            if call.is_complex:
+                with _lazy_views_resolved():
+                    result = func(*call.args, **call.kwargs)
+            else:
+                result = func(*call.args, **call.kwargs)
         except Exception as error:
             if self._observation.failed is None or self._observation.failed[0] is not error:
                 self._observation.failed = (error, self._recorder.failed_node(call))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensortap.engines.base import default_session
 from tensortap.engines.graph import Graph, current_graph
 from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.engines.structure import leaves
 from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.dispatch import DispatchInterceptor
 from tensortap.engines.torch.feeds import fitting
@@ -22,8 +24,11 @@ from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.request import GLOBAL_STEP, Request
 from tensortap.engines.torch.values import snapshot, to_numpy
-from tensortap.errors import SessionClosedError
-from tensortap.records import Device, Node, TensorSpec
+from tensortap.errors import FeedError, SessionClosedError
+from tensortap.records import Device, Node, RunInfo, TensorSpec
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.watching import Watching
 
 __all__ = ["NOT_OBSERVED", "EngineSession", "wants_ops"]
 
@@ -37,6 +42,10 @@ class EngineSession:
     """Graph, state, observation and closing; subclasses add how a run is executed."""
 
     def __init__(self, program: Program, graph: Graph | None, global_step: int) -> None:
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"graph= takes a tensortap Graph, got {type(graph).__name__}.")
+        if not isinstance(global_step, int):
+            raise TypeError(f"global_step= takes a number, got {global_step!r}.")
         self.program = program
         self._graph = graph or current_graph() or Graph()
         self._closed = False
@@ -45,6 +54,7 @@ class EngineSession:
         self._interceptor: Interceptor = DispatchInterceptor()
         self._per_thread = threading.local()
         self._said_compiled = False
+        self._watched_runs = 0
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
         self.result_keys: tuple[str, ...] | None = None
@@ -135,15 +145,26 @@ class EngineSession:
             if not request.needs_interception and not wants_ops(options):
                 yield NOT_OBSERVED
             else:
+                watching = self._watching(request, options)
                 plan = RunPlan(
                     captures=request.captures,
                     feeds=request.feeds,
-                    taps=tuple(options.taps),
+                    taps=(*options.taps, watching.tap) if watching is not None else tuple(options.taps),
                     inputs=inputs,
                     deadline=RunPlan.until(options.timeout_in_ms),
                 )
-                with self._interceptor.observe(plan, self.program, self._graph, self._names()) as seen:
-                    yield seen
+                seen = NOT_OBSERVED
+                error: str | None = "interrupted"
+                try:
+                    with self._interceptor.observe(plan, self.program, self._graph, self._names()) as seen:
+                        yield seen
+                    error = None
+                except Exception as failure:
+                    error = f"{type(failure).__name__}: {failure}"
+                    raise
+                finally:
+                    if watching is not None:
+                        watching.finish(seen.nodes, error)
                 self._after_observing(seen)
             with self._lock:
                 self._global_step += 1
@@ -161,15 +182,42 @@ class EngineSession:
         if metadata is not None:
             metadata.nodes[:] = seen.nodes
             if options.output_partition_graphs:
-                from tensortap.wire.graph_def import nodes_to_proto
+                try:
+                    from tensortap.wire.graph_def import nodes_to_proto
 
-                metadata.partition_graphs[:] = [nodes_to_proto(seen.nodes)]
+                    metadata.partition_graphs[:] = [nodes_to_proto(seen.nodes)]
+                except Exception:
+                    seen.fault("writing the graph of the run")
+                    self.faults += 1
         return request.values(self, result, seen)
 
     def check_open(self) -> None:
         """Raise when the session is closed."""
         if self._closed:
             raise SessionClosedError("This session is closed; make a new one to run the step again.")
+
+    def _watching(self, request: Request, options: RunOptions) -> Watching | None:
+        """What the watches of a run need; a mistake in them raises here, before the step runs."""
+        if not options.debug_options.debug_tensor_watch_opts:
+            return None
+        # Imported by the first watched run: sinks and stores are of no use to others.
+        from tensortap.engines.torch.watching import Watching
+        from tensortap.sink.publisher import Publisher
+
+        with self._lock:
+            index = self._watched_runs
+            self._watched_runs += 1
+        info = RunInfo(
+            index=index,
+            global_step=self._global_step,
+            timestamp=time.time_ns() // 1000,
+            task=devices.rank(),
+            fetches=str(request.fetches),
+            feed_keys=str(request.feed_keys) if request.feed_keys else "None",
+            input_names=request.feed_keys,
+            output_names=tuple(str(each) for each in leaves(request.fetches) if each is not None),
+        )
+        return Watching(Publisher(options.debug_options, info))
 
     def _names(self) -> NameTable:
         # Two threads may run one session; each counts its own ops and so gives the same names.
@@ -198,17 +246,25 @@ class EngineSession:
         tensors = self.state_tensors()
         replaced = [(tensors[name], fitting(name, value, tensors[name])) for name, value in feeds.items()]
         old = [(tensor, snapshot(tensor)) for tensor, _ in replaced]
+        # Through .data, which leaves version counters alone: a graph kept from before must still be usable.
         try:
-            with torch.no_grad():
-                for tensor, value in replaced:
-                    tensor.copy_(value)
+            for (tensor, value), name in zip(replaced, feeds, strict=True):
+                try:
+                    tensor.data.copy_(value)
+                except RuntimeError as error:
+                    raise FeedError(f"Cannot feed {name!r}: {error}") from error
             yield
         finally:
-            with torch.no_grad():
-                for tensor, value in old:
-                    tensor.copy_(value)
+            for tensor, value in old:
+                with suppress(RuntimeError):  # it could not be changed in the first place
+                    tensor.data.copy_(value)
 
 
 def wants_ops(options: RunOptions) -> bool:
     """Whether options ask for something that only interception can give."""
-    return bool(options.taps or options.output_partition_graphs or options.timeout_in_ms > 0)
+    return bool(
+        options.taps
+        or options.debug_options.debug_tensor_watch_opts
+        or options.output_partition_graphs
+        or options.timeout_in_ms > 0
+    )

@@ -58,6 +58,7 @@ class Observation:
         nodes: executed nodes in order, sources at their first use.
         captured: copies of the wanted values, by tensor name, made when each was complete.
         fed: names of the feeds that took effect.
+        without_data: tensors whose memory had been freed when they were made.
         failed: the exception an op raised and the node it would have been.
         ran_compiled: a compiled function was executed eagerly so that it could be seen.
         faults: how many times observing itself failed; the program went on unharmed.
@@ -66,6 +67,7 @@ class Observation:
     nodes: list[Node] = field(default_factory=list)
     captured: dict[str, torch.Tensor] = field(default_factory=dict)
     fed: set[str] = field(default_factory=set)
+    without_data: set[str] = field(default_factory=set)
     failed: tuple[BaseException, Node] | None = None
     ran_compiled: bool = False
     faults: int = 0

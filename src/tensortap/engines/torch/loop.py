@@ -87,6 +87,7 @@ class Monitor(Monitored):
     def __init__(self, session: BlockSession, hooks: Iterable[Any] | None, grace_secs: float) -> None:
         super().__init__(ChiefSessionCreator(session=session), hooks, grace_secs, RecoveryPolicy(0, 0.0))
         self._session = session
+        self._running = False
 
     @property
     def session(self) -> BlockSession:
@@ -115,6 +116,8 @@ class Monitor(Monitored):
         live = self._live
         if self._closed or live is None:
             raise SessionClosedError("This monitor is closed; make a new one.")
+        if self._running:
+            raise RuntimeError("A run of this monitor is being executed; runs cannot be nested.")
         live.refuse_when_stopped()
         session = self._session
         run = MonitoredRun()
@@ -122,8 +125,12 @@ class Monitor(Monitored):
         pending = live.before_run(self._select(hooks), fetches, feed_dict, options)
         merged = pending.request
         request = resolve(session, merged.fetches, merged.feed_dict, ())
-        with session.observed(request, merged.options, {}) as seen:
-            yield run
+        self._running = True
+        try:
+            with session.observed(request, merged.options, {}) as seen:
+                yield run
+        finally:
+            self._running = False
         session.result_keys = tuple(run._published)
         results = session.finish(request, run._published, seen, merged.options, metadata)
         run.results = live.after_run(pending, results, metadata)

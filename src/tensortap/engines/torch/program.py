@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from tensortap.engines.torch.values import spec_of
@@ -51,11 +53,17 @@ class Program:
         optimizers: Mapping[str, Optimizer] | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> None:
+        for argument, given in (("modules", modules), ("optimizers", optimizers), ("extras", extras)):
+            if given is not None and not isinstance(given, Mapping):
+                raise TypeError(f"{argument}= maps names to objects, got {type(given).__name__}.")
         self.modules = dict(modules or {})
         self.optimizers = dict(optimizers or {})
         self.extras = dict(extras or {})
         _check("modules", self.modules, nn.Module)
         _check("optimizers", self.optimizers, Optimizer)
+        for name, extra in self.extras.items():
+            if not _is_stateful(extra):
+                raise TypeError(f"extras[{name!r}] has no state_dict and load_state_dict: {extra!r}.")
         self._optimizer_scopes: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
         for optimizer in self.optimizers.values():
             self.optimizer_scope(optimizer)
@@ -120,7 +128,7 @@ class Program:
         names: set[str] = set()
         for key, module in self.modules.items():
             for dotted, tensor in list_of(module):
-                if id(tensor) in seen:
+                if id(tensor) in seen or is_lazy(tensor):  # a lazy one has no shape yet
                     continue
                 seen.add(id(tensor))
                 name = clean_path(f"{key}.{dotted}")
@@ -137,6 +145,11 @@ def discover(step: Callable[..., Any]) -> Program:
     when it is a bound method or a callable object.
     """
     found: dict[str, Any] = {}
+    if isinstance(step, functools.partial):
+        program = discover(step.func)
+        found.update({**program.modules, **program.optimizers, **program.extras})
+        found.update({f"arg_{i}": value for i, value in enumerate(step.args)})
+        found.update(step.keywords)
     if isinstance(step, nn.Module):
         found["model"] = step
     owner = getattr(step, "__self__", None)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 
+from tensortap.engines.torch.values import shape_of
 from tensortap.records import Node
 
 __all__ = ["Memory", "Origin", "Place", "Provenance"]
@@ -26,16 +27,18 @@ Place = tuple[int, Any, Any, Any, torch.dtype, bool, bool]
 
 _free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 
+OFFSET: Literal[1] = 1
 SHAPE: Literal[2] = 2
+STRIDES: Literal[3] = 3
 DTYPE: Literal[4] = 4
 
 
 class Memory:
-    """One storage of the run: how often it was written, by which node last, and a name for all of it."""
+    """One storage of the run: how often it was written, by which node last, and the first place named in it."""
 
     __slots__ = ("root", "version", "writer")
 
-    def __init__(self, root: tuple[str, torch.dtype]) -> None:
+    def __init__(self, root: Place) -> None:
         self.version = 0
         self.writer: str | None = None
         self.root = root
@@ -84,7 +87,7 @@ class Provenance:
                 tensor.is_conj(),
             )
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
-            return (self._object_address(tensor), 0, tensor.shape, None, tensor.dtype, False, False)
+            return (self._object_address(tensor), 0, shape_of(tensor), None, tensor.dtype, False, False)
 
     def find(self, tensor: torch.Tensor) -> Origin | None:
         """The origin of the tensor's value, stale or not."""
@@ -98,7 +101,7 @@ class Provenance:
         """Give the value at a place its name."""
         memory = self._memories.get(place[0])
         if memory is None:
-            memory = self._memories[place[0]] = Memory((name, place[DTYPE]))
+            memory = self._memories[place[0]] = Memory(place)
             if place[0] >= 0:
                 storage: Any = tensor.untyped_storage()
                 self._guards.append(storage._weak_ref())

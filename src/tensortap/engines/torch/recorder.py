@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -21,6 +22,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensortap.engines.torch import devices, feeds
+from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program
@@ -29,7 +31,7 @@ from tensortap.engines.torch.schema import Op
 from tensortap.engines.torch.scopes import Scopes
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources
-from tensortap.engines.torch.values import dtype_name, snapshot, spec_of
+from tensortap.engines.torch.values import dtype_name, has_data, plain_shape, snapshot, spec_of
 from tensortap.errors import DeadlineExceededError
 from tensortap.records import Node, TensorSpec
 
@@ -52,6 +54,7 @@ class Call:
         "forward",
         "frame",
         "inputs",
+        "is_complex",
         "kwargs",
         "op",
         "others",
@@ -65,6 +68,7 @@ class Call:
     tensors: list[torch.Tensor]
     others: list[Any]
     inputs: tuple[str, ...]
+    is_complex: bool
     control: tuple[str, ...]
     entry: Entry
     forward: Entry | None
@@ -87,7 +91,7 @@ class Recorder:
         self._next_sequence = _sequence_number()
         self._previous: Entry | None = None
         self._previous_wrote = False
-        self._cuts: set[str] = set()
+        self._cuts: list[weakref.ref[torch.Tensor]] = []
         self._substitutes: dict[str, torch.Tensor] = {}
         self._sources = Sources(program, names, self._provenance, observation, self._record_source)
         self.scopes = Scopes(program, self._sources.name_module_inputs, self._sources.name_optimizer_state)
@@ -112,6 +116,7 @@ class Recorder:
         call = Call()
         call.op, call.args, call.kwargs = op, args, kwargs
         call.tensors, call.others = op.split(args, kwargs)
+        call.is_complex = False
         origins = self._provenance.origins
         place_of = self._provenance.place_of
         names: list[str] = []
@@ -119,6 +124,8 @@ class Recorder:
         unseen: list[tuple[int, Place]] = []
         for tensor in call.tensors:
             place = place_of(tensor)
+            if place[DTYPE].is_complex:
+                call.is_complex = True
             origin = origins.get(place)
             if origin is None and self.scopes.optimizers:
                 origin = self._sources.find_new_state(place)
@@ -140,7 +147,7 @@ class Recorder:
         call.inputs = tuple(names)
         call.control = tuple(dict.fromkeys(control)) if control else ()
         if self._cuts:
-            self._cut_gradients(call)
+            self._cut_gradients()
         if self._substitutes:
             call.args, call.kwargs = feeds.substitute(op, args, kwargs, call, self._substitutes)
         following = _sequence_number()
@@ -260,11 +267,11 @@ class Recorder:
                     parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
     def _on_gradient_of(self, path: str) -> Any:
-        owner = threading.get_ident()
+        owner = (threading.get_ident(), generation())
 
         def gradient_is_complete(parameter: torch.Tensor) -> None:
-            if threading.get_ident() != owner:
-                return  # the backward pass of another thread
+            if (threading.get_ident(), generation()) != owner:
+                return  # the backward pass of another thread, or of a forked child
             try:
                 with torch._C._DisableTorchDispatch(), torch.no_grad():
                     self._record_gradient(path, parameter)
@@ -321,7 +328,7 @@ class Recorder:
             and node.control_inputs == call.control
         ):
             return node
-        specs = tuple(TensorSpec(dtype_name(dtype), tuple(shape)) for shape, dtype in shapes)
+        specs = tuple(TensorSpec(dtype_name(dtype), plain_shape(shape)) for shape, dtype in shapes)
         device = outputs[0].device if outputs else call.tensors[0].device if call.tensors else None
         entry.node = self._build_node(call, specs, device, node if same_line else None)
         entry.func, entry.code, entry.instruction = call.op.func, code, instruction
@@ -358,11 +365,14 @@ class Recorder:
     def _record_source(self, name: str, node: Node, tensor: torch.Tensor) -> None:
         self._nodes.append(node)
         self._emit(name, node, 0, tensor)
-        if name in self._plan.feeds and node.op_type == "Const":
+        if name in self._plan.feeds and node.op_type in ("Const", "Placeholder"):
             self._substitutes[name] = feeds.fitting(name, self._plan.feeds[name], tensor)
             self._observation.fed.add(name)
 
     def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor) -> None:
+        if not has_data(tensor):
+            self._observation.without_data.add(name)
+            return
         if name in self._plan.captures:
             self._observation.captured[name] = snapshot(tensor)
         for tap in self._plan.taps:
@@ -378,20 +388,29 @@ class Recorder:
                 continue
             value = feeds.fitting(name, self._plan.feeds[name], tensor)
             self._observation.fed.add(name)
-            self._cuts.add(name)
             if call.op.is_view:
                 # Writing into a view would change its base too, which nobody asked for.
                 fresh = torch.empty_like(tensor).copy_(value)
                 result = feeds.replace_leaf(result, tensor, fresh)
-                outputs[slot] = fresh
+                outputs[slot] = tensor = fresh
             else:
                 tensor.copy_(value)
+            self._cuts.append(weakref.ref(tensor))
         return result
 
-    def _cut_gradients(self, call: Call) -> None:
-        """Let no gradient pass from a fed value to the op whose output it replaced."""
-        for name, tensor in zip(call.inputs, call.tensors, strict=True):
-            if name in self._cuts:
-                self._cuts.discard(name)
-                if tensor.grad_fn is not None:
-                    feeds.cut_gradient(tensor)
+    def _cut_gradients(self) -> None:
+        """Let no gradient pass from a fed value to the op whose output it replaced.
+
+        Autograd attaches the op to its output only after we have returned it, so this is done when the next
+        op begins.
+        """
+        waiting: list[weakref.ref[torch.Tensor]] = []
+        for reference in self._cuts:
+            fed = reference()
+            if fed is None:
+                continue
+            if fed.grad_fn is None:
+                waiting.append(reference)
+            else:
+                feeds.cut_gradient(fed)
+        self._cuts = waiting

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tensortap.engines.graph import Graph, TensorRef, nearest
+from tensortap.engines.graph import Graph, TensorRef
 from tensortap.engines.structure import leaves, map_leaves
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.results import as_mapping, fetched
 from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name, to_numpy
 from tensortap.errors import FeedError, InvalidArgumentError, OpError, UnknownTensorError
 from tensortap.records import Node, split_tensor_name
+from tensortap.suggest import nearest
 
 if TYPE_CHECKING:
     from tensortap.engines.torch.engine_session import EngineSession
@@ -40,6 +41,7 @@ class Request:
         feeds: values for tensors in the middle of the run.
         state_feeds: values for parameters and other state.
         is_state_only: everything fetched can be read without executing the step.
+        feed_keys: names of everything that is fed.
         step: the global step the run was executed at, once it was.
     """
 
@@ -49,6 +51,7 @@ class Request:
     feeds: dict[str, Any] = field(default_factory=dict)
     state_feeds: dict[str, Any] = field(default_factory=dict)
     is_state_only: bool = False
+    feed_keys: tuple[str, ...] = ()
     step: int | None = None
 
     @property
@@ -74,7 +77,9 @@ class Request:
                 return result
             if isinstance(item, str) and item in returned:
                 return fetched(returned[item])
-            name = session.graph.as_tensor_name(item)
+            name = _tensor_name(session, item, tuple(self.arguments))
+            if name in seen.without_data:
+                raise UnknownTensorError(f"{name!r} had no data in this run: its memory had been freed.")
             if name in seen.captured:
                 return to_numpy(seen.captured[name])
             argument = self.arguments.get(name.removesuffix(":0"))
@@ -189,16 +194,24 @@ def _resolve_feeds(
         if name in keys:
             raise FeedError(f"{keys[name]!r} and {key!r} are the same tensor; feed it once.")
         keys[name] = key
+    request.feed_keys = tuple(keys)
 
 
 def _feed_name(session: EngineSession, key: str, parameters: Sequence[str]) -> str:
     try:
         return session.graph.as_tensor_name(key)
     except UnknownTensorError as error:
+        if _full(key) in session.state_tensors():  # made since the graph was traced
+            return _full(key)
         raise UnknownTensorError(f"Cannot feed {key!r}. {error}{nearest(key, parameters)}") from None
 
 
 def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -> str:
+    if isinstance(item, (torch.Tensor, np.ndarray)):
+        raise TypeError(
+            f"A fetch is a name, not a {type(item).__name__}. To hand values to the step, write "
+            "run(None, feed_dict={...})."
+        )
     if not isinstance(item, (str, TensorRef, Node)):
         raise TypeError(
             f"Cannot fetch {item!r} ({type(item).__name__}); a fetch is a key of what the step returns or a "
@@ -209,6 +222,8 @@ def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -
     try:
         return session.graph.as_tensor_name(item)
     except UnknownTensorError as error:
+        if isinstance(item, str) and _full(item) in session.state_tensors():
+            return _full(item)  # made since the graph was traced
         hint = nearest(str(item), (*(session.result_keys or ()), *parameters))
         if not hint and session.result_keys:
             hint = f" The step returns {', '.join(repr(key) for key in session.result_keys)}."
@@ -216,6 +231,10 @@ def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -
             f"Cannot fetch {item!r}. {error}{hint} A tensor that exists only in runs which have not been "
             "traced yet becomes known with RunOptions(output_partition_graphs=True) in such a run."
         ) from None
+
+
+def _full(name: str) -> str:
+    return name if split_tensor_name(name)[1] is not None else f"{name}:0"
 
 
 def _inputs_of(name: str, graph: Graph) -> list[str]:

@@ -77,9 +77,9 @@ class Op:
             elif type(value) is list or type(value) is tuple:
                 held = [each for each in value if isinstance(each, torch.Tensor)]
                 tensors += held
-                others.append([each is not None for each in value] if held else value)
+                others.append([each is not None for each in value] if held else _comparable(value))
             else:
-                others.append(value)
+                others.append(_comparable(value))
         return tensors, others
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -128,6 +128,23 @@ class Op:
         return any(bool(value) for name, value in self._named(args, kwargs) if name in ("training", "train"))
 
 
+_VALUES = frozenset(
+    (
+        *(bool, int, float, complex, str, type(None)),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    )
+)
+
+
+def _comparable(value: Any) -> Any:
+    """An argument as it can be kept and compared: objects with a life of their own by the name of their kind."""
+    if type(value) in _VALUES:
+        return value
+    if type(value) is list or type(value) is tuple:
+        return [_comparable(each) for each in value]
+    return f"<{type(value).__qualname__}>"
+
+
 def op_of(func: Any) -> Op:
     """The `Op` of an overload, made once."""
     found = _ops.get(func)
@@ -156,4 +173,4 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
-    return str(value)
+    return str(_comparable(value))

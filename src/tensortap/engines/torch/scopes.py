@@ -6,9 +6,11 @@ that need them and removed afterwards. The backward pass is recognised by the ru
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.program import Program, clean_path
 
 __all__ = ["Scopes"]
@@ -49,9 +53,11 @@ class Scopes:
         self._on_root_module = on_root_module
         self._on_optimizer = on_optimizer
         self._hooks = ExitStack()
+        self._generation = generation()
         self.modules: list[tuple[str, bool]] = []
         """Scopes of the modules being executed, and whether the backward pass called them (recomputation)."""
-        self.optimizers: list[str] = []
+        self.optimizers: list[tuple[str, FrameType]] = []
+        """Scopes of the optimizers that are stepping, and the frames they step in."""
 
     def __enter__(self) -> Scopes:
         for handle in (
@@ -76,14 +82,18 @@ class Scopes:
         """Scope of an op that the program itself executes now: empty, or ending in a slash."""
         if self.modules:
             return self.modules[-1][0]
-        if self.optimizers:
-            return self.optimizers[-1]
+        while self.optimizers:
+            scope, frame = self.optimizers[-1]
+            if _is_on_stack(frame):
+                return scope
+            self.optimizers.pop()  # its step raised, and the program went on
         return ""
 
     # Global hooks are called from every thread of the process; a run belongs to one.
 
+    @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if not self._is_ours():
             return
         path = self._paths.get(id(module))
         if path is None:
@@ -94,16 +104,29 @@ class Scopes:
             self._on_root_module(path, module, args)
         self.modules.append((f"recompute/{path}/" if recomputed else f"{path}/", recomputed))
 
+    @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() == self._thread and self.modules:
+        if self.modules and self._is_ours():
             self.modules.pop()
 
     def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() == self._thread:
+        if self._is_ours():
             scope = self._program.optimizer_scope(optimizer)
-            self.optimizers.append(scope + "/")
+            self.optimizers.append((scope + "/", sys._getframe(1)))
             self._on_optimizer(scope, optimizer)
 
     def _leave_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() == self._thread and self.optimizers:
+        if self.optimizers and self._is_ours():
             self.optimizers.pop()
+
+    def _is_ours(self) -> bool:
+        return threading.get_ident() == self._thread and generation() == self._generation
+
+
+def _is_on_stack(wanted: FrameType) -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame is wanted:
+            return True
+        frame = frame.f_back
+    return False

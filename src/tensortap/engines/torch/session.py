@@ -103,9 +103,14 @@ class Session(EngineSession):
                 self.result_keys = keys_of(result)
         except Exception as error:
             mapped = as_op_error(error, seen.failed)
+            seen.failed = None
             if mapped is None:
                 raise
-            raise mapped from error
+            try:
+                raise mapped from error
+            finally:
+                # Or the frames of the step, with all their tensors, would live until a garbage collection.
+                del mapped
         return self.finish(request, result, seen, options, run_metadata)
 
     def make_callable(
@@ -162,9 +167,18 @@ class Session(EngineSession):
 
 def _feedable_parameters(step_fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
-        parameters = dict(inspect.signature(step_fn).parameters)
+        called = step_fn.forward if isinstance(step_fn, nn.Module) else step_fn
+        parameters = dict(inspect.signature(called).parameters)
     except (TypeError, ValueError) as error:
         raise TypeError(f"Cannot read the parameters of step_fn {step_fn!r}: {error}") from error
+    if inspect.isgeneratorfunction(step_fn) or inspect.iscoroutinefunction(step_fn):
+        raise TypeError(
+            f"step_fn {_title(step_fn)} is a generator or a coroutine; calling it executes nothing."
+        )
+    if "global_step" in parameters:
+        raise TypeError(
+            f"step_fn {_title(step_fn)} has a parameter global_step, which is the session's own name."
+        )
     for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             raise TypeError(

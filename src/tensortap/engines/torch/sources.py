@@ -20,7 +20,7 @@ from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program, variable_node
-from tensortap.engines.torch.provenance import DTYPE, Origin, Place, Provenance
+from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Provenance
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
 
@@ -47,7 +47,7 @@ class Sources:
         self._provenance = provenance
         self._observation = observation
         self._on_use = on_use
-        self._stepping: tuple[str, Optimizer] | None = None
+        self._stepping: tuple[str, Optimizer, int] | None = None
         self.parameter_paths: dict[int, str] = {}
         """Path of each parameter, by identity."""
         self.owners: dict[str, str] = {}
@@ -74,14 +74,15 @@ class Sources:
                     parameters = parameters or list(inspect.signature(module.forward).parameters)
                     known = position < len(parameters)
                     label = parameters[position] if known else f"input_{position}"
-                    self._add(f"{path}/{label}", value, "Placeholder")
+                    # Counted like an op: the module may be called again with another tensor.
+                    self._add(self._names.next(f"{path}/", label).name, value, "Placeholder")
         except Exception:
             self._observation.fault(f"naming the inputs of module {path!r}")
 
     def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
         """The state tensors of an optimizer that starts to step, and what belongs to which parameter."""
         try:
-            self._stepping = (scope, optimizer)
+            self._stepping = (scope, optimizer, len(optimizer.state))
             number = 0
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -102,8 +103,12 @@ class Sources:
 
     def find_new_state(self, place: Place) -> Origin | None:
         """Look again for state that the running optimizer has made in this very step."""
-        if self._stepping is not None:
-            self.name_optimizer_state(*self._stepping)
+        if self._stepping is None:
+            return None
+        scope, optimizer, known = self._stepping
+        if len(optimizer.state) == known:
+            return None
+        self.name_optimizer_state(scope, optimizer)
         return self._provenance.origins.get(place)
 
     def use(self, origin: Origin, tensor: torch.Tensor) -> None:
@@ -118,17 +123,20 @@ class Sources:
         if found is not None:  # the same op takes it twice
             return found.name
         memory = self._provenance.memory_at(place)
-        if memory is None or memory.root[1] != place[DTYPE] or tensor.layout is not torch.strided:
+        root = None if memory is None else self._provenance.origins.get(memory.root)
+        if memory is None or root is None or memory.root[DTYPE] != place[DTYPE] or place[STRIDES] is None:
             entry = self._names.next(consumer.name + "/", "const")
             name = self._add(entry.name, tensor, "Const")
             self.use(self._provenance.origins[place], tensor)
             return name
         # A view, made where nobody could see it, of memory that does have a name.
+        if root.source is not None:
+            self.use(root, tensor.as_strided(memory.root[SHAPE], memory.root[STRIDES], memory.root[OFFSET]))
         entry = self._names.next(consumer.name + "/", "as_strided")
         node = Node(
             entry.name,
             "aten::as_strided",
-            (memory.root[0],),
+            (root.name,),
             (memory.writer,) if memory.writer is not None else (),
             (spec_of(tensor),),
             devices.name_of(tensor.device),

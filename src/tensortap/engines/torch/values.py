@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,17 @@ import torch
 from tensortap.errors import FeedError
 from tensortap.records import TensorSpec
 
-__all__ = ["as_fed_tensor", "dtype_name", "snapshot", "spec_of", "to_numpy"]
+__all__ = [
+    "as_fed_tensor",
+    "check_shape",
+    "dtype_name",
+    "has_data",
+    "plain_shape",
+    "shape_of",
+    "snapshot",
+    "spec_of",
+    "to_numpy",
+]
 
 # NumPy has no name of its own for these; the bits are reinterpreted, so no value is rounded.
 _EXTENSION_DTYPES: dict[torch.dtype, tuple[torch.dtype, Any]] = {
@@ -34,12 +45,43 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Dtype and shape of a live tensor."""
-    return TensorSpec(dtype_name(tensor.dtype), tuple(tensor.shape))
+    return TensorSpec(dtype_name(tensor.dtype), shape_of(tensor))
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    """The shape; None for dimensions that are no plain numbers, as those of nested tensors."""
+    try:
+        return plain_shape(tensor.shape)
+    except RuntimeError:  # a nested tensor has a different size in every row
+        return (None,) * tensor.dim()
+
+
+def plain_shape(shape: Iterable[Any]) -> tuple[int | None, ...]:
+    """Sizes as numbers, or None."""
+    return tuple(each if type(each) is int else None for each in shape)
+
+
+def has_data(tensor: torch.Tensor) -> bool:
+    """Whether there is memory behind a tensor: sharded programs free and refill that of their weights."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_nested:
+        return True
+    nbytes = tensor.untyped_storage().nbytes()
+    if nbytes >= tensor.nbytes and not tensor.storage_offset():
+        return True
+    if tensor.numel() == 0:
+        return True
+    extent = tensor.storage_offset() + 1
+    extent += sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return nbytes >= extent * tensor.element_size()
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of the value as it is now, outside autograd, on the tensor's own device."""
-    return tensor.detach().clone()
+    """A copy of the value as it is now, outside autograd, on the tensor's own device.
+
+    Invisible to dispatch modes: our own work is no part of anybody's program.
+    """
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach().clone()
 
 
 def to_numpy(value: Any) -> Any:

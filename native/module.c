@@ -1,0 +1,258 @@
+/* The Python module `tensortap.ops._kernel`; its functions are described in _kernel.pyi.
+ *
+ * Tensors arrive as an address with dtype code, shape and strides: no type of any framework is known here.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "summary.h"
+
+#ifdef HAVE_AVX2
+#include <cpuid.h>
+#endif
+
+#define HEADER 14
+
+static const Isa *active = &isa_portable;
+static double numbers[MAX_DTYPES]; /* slot 12 of the summary, by dtype code */
+
+static int cpu_has_avx2(void) {
+#ifdef HAVE_AVX2
+    unsigned a, b, c = 0, d;
+    const unsigned f16c = 1u << 29;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+           (c & f16c);
+#else
+    return 0;
+#endif
+}
+
+/* ---- arguments ---- */
+
+static int read_int64(PyObject *value, int64_t *out) {
+    *out = PyLong_AsLongLong(value);
+    return *out == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Address, dtype code, shape and strides in elements, which every function takes first. */
+static int read_tensor(PyObject *const *args, Layout *l, int *dtype) {
+    void *address = PyLong_AsVoidPtr(args[0]);
+    if (address == NULL && PyErr_Occurred()) return -1;
+    int64_t code;
+    if (read_int64(args[1], &code) < 0) return -1;
+    int itemsize = code < 0 || code >= MAX_DTYPES ? 0 : dtype_size((int)code);
+    if (itemsize == 0) {
+        PyErr_Format(PyExc_ValueError, "%lld is not the code of a dtype", (long long)code);
+        return -1;
+    }
+    if (!PyTuple_Check(args[2]) || !PyTuple_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "shape and strides must be tuples of integers");
+        return -1;
+    }
+    Py_ssize_t rank = PyTuple_Size(args[2]);
+    if (rank != PyTuple_Size(args[3]) || rank > MAX_RANK) {
+        PyErr_Format(PyExc_ValueError, "shape has %zd entries and strides %zd; at most %d, and as many",
+                     rank, PyTuple_Size(args[3]), MAX_RANK);
+        return -1;
+    }
+    l->data = address;
+    l->itemsize = itemsize;
+    l->rank = (int)rank;
+    *dtype = (int)code;
+    for (Py_ssize_t i = 0; i < rank; i++) {
+        int64_t stride;
+        if (read_int64(PyTuple_GetItem(args[2], i), &l->size[i]) < 0) return -1;
+        if (read_int64(PyTuple_GetItem(args[3], i), &stride) < 0) return -1;
+        if (l->size[i] < 0) {
+            PyErr_Format(PyExc_ValueError, "dimension %zd has the size %lld", i, (long long)l->size[i]);
+            return -1;
+        }
+        l->stride[i] = stride * itemsize;
+    }
+    return 0;
+}
+
+static double product(const Layout *l) {
+    double count = 1;
+    for (int i = 0; i < l->rank; i++) count *= (double)l->size[i];
+    return count;
+}
+
+/* A tensor that should have elements but has no memory. */
+static int is_uninitialised(const Layout *l) { return l->data == NULL && product(l) > 0; }
+
+/* ---- functions ---- */
+
+/* Give the row to `out`: None makes bytes, an integer is an address, anything else is a writable buffer. */
+static PyObject *deliver(const double *row, int slots, PyObject *out) {
+    Py_ssize_t size = slots * (Py_ssize_t)sizeof(double);
+    if (out == Py_None) return PyBytes_FromStringAndSize((const char *)row, size);
+    if (PyLong_Check(out)) {
+        void *address = PyLong_AsVoidPtr(out);
+        if (address == NULL) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "out is the null address");
+            return NULL;
+        }
+        memcpy(address, row, (size_t)size);
+    } else {
+        Py_buffer buffer;
+        if (PyObject_GetBuffer(out, &buffer, PyBUF_WRITABLE) < 0) return NULL;
+        if (buffer.len < size) {
+            PyErr_Format(PyExc_ValueError, "out holds %zd bytes, the summary needs %zd", buffer.len, size);
+            PyBuffer_Release(&buffer);
+            return NULL;
+        }
+        memcpy(buffer.buf, row, (size_t)size);
+        PyBuffer_Release(&buffer);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_summary(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    Layout layout;
+    Summary s = {.min = INFINITY, .max = -INFINITY, .mean = NAN, .variance = NAN};
+    double row[HEADER + MAX_RANK];
+    int dtype;
+    if (nargs != 7) {
+        PyErr_Format(PyExc_TypeError, "summary takes 7 arguments, got %zd", nargs);
+        return NULL;
+    }
+    if (read_tensor(args, &layout, &dtype) < 0) return NULL;
+    double lower = PyFloat_AsDouble(args[4]), upper = PyFloat_AsDouble(args[5]);
+    if ((lower == -1.0 || upper == -1.0) && PyErr_Occurred()) return NULL;
+
+    int rank = layout.rank, initialised = !is_uninitialised(&layout);
+    for (int i = 0; i < rank; i++) row[HEADER + i] = (double)layout.size[i];
+    if (initialised) {
+        if (product(&layout) >= BIG) {
+            Py_BEGIN_ALLOW_THREADS
+            summarise(active, dtype, &layout, lower, upper, &s);
+            Py_END_ALLOW_THREADS
+        } else {
+            summarise(active, dtype, &layout, lower, upper, &s);
+        }
+    }
+    row[0] = initialised;
+    row[1] = s.elements;
+    row[2] = s.nan;
+    row[3] = s.low;
+    row[4] = s.negative;
+    row[5] = s.zero;
+    row[6] = s.positive;
+    row[7] = s.high;
+    row[8] = s.min;
+    row[9] = s.max;
+    row[10] = s.mean;
+    row[11] = s.variance;
+    row[12] = numbers[dtype];
+    row[13] = rank;
+    return deliver(row, HEADER + rank, args[6]);
+}
+
+static PyObject *py_nan_count(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    Layout layout;
+    int dtype;
+    double count = 0;
+    if (nargs != 4) {
+        PyErr_Format(PyExc_TypeError, "nan_count takes 4 arguments, got %zd", nargs);
+        return NULL;
+    }
+    if (read_tensor(args, &layout, &dtype) < 0) return NULL;
+    if (!is_uninitialised(&layout)) {
+        if (product(&layout) >= BIG) {
+            Py_BEGIN_ALLOW_THREADS
+            count = count_nans(active, dtype, &layout);
+            Py_END_ALLOW_THREADS
+        } else {
+            count = count_nans(active, dtype, &layout);
+        }
+    }
+    return PyLong_FromDouble(count);
+}
+
+static PyObject *py_configure(PyObject *module, PyObject *args) {
+    (void)module;
+    int dtype, number;
+    PyObject *table;
+    if (!PyArg_ParseTuple(args, "iiO:configure", &dtype, &number, &table)) return NULL;
+    if (dtype < 0 || dtype >= MAX_DTYPES || (dtype < TABLE) != (table == Py_None)) {
+        PyErr_Format(PyExc_ValueError, "codes below %d have no table, codes from there to %d have one; got %d",
+                     (int)TABLE, (int)MAX_DTYPES - 1, dtype);
+        return NULL;
+    }
+    if (table != Py_None) {
+        char *data;
+        Py_ssize_t size;
+        float values[256];
+        if (PyBytes_AsStringAndSize(table, &data, &size) < 0) return NULL;
+        if (size != (Py_ssize_t)sizeof values) {
+            PyErr_Format(PyExc_ValueError, "a table has 256 float32, not %zd bytes", size);
+            return NULL;
+        }
+        memcpy(values, data, sizeof values);
+        dtype_set_table(dtype, values);
+    }
+    numbers[dtype] = number;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_isa(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    return PyUnicode_FromString(active->name);
+}
+
+static PyObject *py_use_isa(PyObject *module, PyObject *name) {
+    (void)module;
+    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "portable") == 0) {
+        active = &isa_portable;
+        Py_RETURN_NONE;
+    }
+#ifdef HAVE_AVX2
+    if (cpu_has_avx2() && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "avx2") == 0) {
+        active = &isa_avx2;
+        Py_RETURN_NONE;
+    }
+#endif
+    return PyErr_Format(PyExc_ValueError, "this processor and build have no instruction set %R", name);
+}
+
+static PyMethodDef methods[] = {
+    {"summary", (PyCFunction)(void (*)(void))py_summary, METH_FASTCALL,
+     "summary(address, code, shape, strides, lower, upper, out)\n--\n\nThe numeric summary of a tensor."},
+    {"nan_count", (PyCFunction)(void (*)(void))py_nan_count, METH_FASTCALL,
+     "nan_count(address, code, shape, strides)\n--\n\nThe number of NaN elements."},
+    {"configure", py_configure, METH_VARARGS,
+     "configure(code, number, table)\n--\n\nMake a dtype known: its number in slot 12, its values."},
+    {"isa", py_isa, METH_NOARGS, "isa()\n--\n\nName of the instruction set in use."},
+    {"use_isa", py_use_isa, METH_O, "use_isa(name)\n--\n\nUse another instruction set, for tests."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module) {
+    if (cpu_has_avx2()) {
+#ifdef HAVE_AVX2
+        active = &isa_avx2;
+#endif
+    }
+    return PyModule_AddIntConstant(module, "TABLE", TABLE);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_kernel", "One-pass numeric summaries of tensors in memory.", 0, methods, slots,
+    NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&definition); }

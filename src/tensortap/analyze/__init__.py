@@ -1,0 +1,1 @@
+"""Pure functions from what was dumped to what it means; records in, findings out."""

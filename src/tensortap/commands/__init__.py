@@ -1,0 +1,56 @@
+"""The `tensortap` command: one module per command, assembled here.
+
+A command module has `HELP` (one line), `DESCRIPTION` (what --help teaches), `add_arguments(parser)` and
+`run(options) -> int`. Tables go to standard output, talk to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from types import ModuleType
+
+__all__ = ["main"]
+
+COMMANDS = ("ls", "show", "export")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. User mistakes are one line and exit code 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.module.run(options))
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, ValueError, LookupError) as error:
+        text = error.args[0] if isinstance(error, LookupError) and error.args else error
+        print(f"tensortap {options.command}: {text}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tensortap", description="Look into what a training run dumped.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"tensortap {version('tensortap')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module: ModuleType = import_module(f"tensortap.commands.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(command)
+        command.set_defaults(module=module)
+    return parser

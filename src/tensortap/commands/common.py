@@ -1,0 +1,107 @@
+"""What commands share: finding the run they are asked about, and printing tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensortap.reader import DebugDumpDir, SessionDir
+
+__all__ = ["add_run_arguments", "open_directory", "open_run", "print_json", "print_table", "say", "size_text"]
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The directory and which of its runs."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a session directory, or one run in it")
+    parser.add_argument(
+        "-r", "--run", type=int, metavar="N", help="number of the run; negative counts from the last"
+    )
+    parser.add_argument("--task", type=int, metavar="RANK", help="whose run, when several ranks share DIR")
+
+
+def open_directory(path: Path) -> SessionDir | DebugDumpDir:
+    """A session if there are runs in the directory, else the run that the directory itself is."""
+    from tensortap.reader import DebugDumpDir, SessionDir
+
+    path = path.expanduser()
+    if not path.exists():
+        raise ValueError(f"There is no directory {str(path)!r}.")
+    if not path.is_dir():
+        raise ValueError(f"{str(path)!r} is a file; name the session directory.")
+    session = SessionDir(path)
+    if session.runs:
+        return session
+    run = DebugDumpDir(path, validate=False)
+    if not run.devices() and not run.source.core_metadata:
+        raise ValueError(f"There is no run in {str(path)!r}.")
+    return run
+
+
+def open_run(options: argparse.Namespace) -> DebugDumpDir:
+    """The run the options name: the last one by default."""
+    from tensortap.reader import DebugDumpDir
+
+    found = open_directory(options.directory)
+    if isinstance(found, DebugDumpDir):
+        if options.run not in (None, 0, -1):
+            raise ValueError(f"{str(options.directory)!r} is a single run; leave out --run.")
+        return found
+    return found.run(-1 if options.run is None else options.run, task=options.task, validate=False)
+
+
+def say(notices: Sequence[str]) -> None:
+    """Talk to the user, beside the table."""
+    for notice in notices:
+        print(f"note: {notice}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; NaN and infinities as text, which JSON has no numbers for."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[str] = ()) -> None:
+    """Columns as wide as they need to be; those in `right` are aligned to the right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
+    for row in [list(headings), *texts]:
+        cells = [
+            cell.rjust(width) if heading in right else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, headings, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def size_text(nbytes: int | None) -> str:
+    """Bytes as people read them.
+
+    >>> size_text(1536)
+    '1.5 kB'
+    """
+    if nbytes is None:
+        return "gone"
+    size = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else str(value)

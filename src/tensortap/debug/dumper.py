@@ -1,0 +1,212 @@
+"""What the dumping wrapper and the dumping hook share: a session root, and a directory per run in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensortap.debug.root import claim_session_root
+from tensortap.records import RunInfo
+from tensortap.sink import destinations
+from tensortap.sink.base import Sink, notices
+from tensortap.sink.budget import Budget, Meter
+from tensortap.sink.file import FileSink
+from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS, WriterQueue, shared_queue
+from tensortap.sink.retention import Keeper, RetainedSink, Retention
+from tensortap.sink.session_files import SessionFiles
+from tensortap.store.description import RunDescription, write_description
+from tensortap.store.layout import run_name
+from tensortap.watch.urls import file_url, parse_debug_url
+
+__all__ = ["Dumper", "step_of"]
+
+FLUSH_SECS = 60.0
+"""How long the end of a session waits for its records; what comes later is still written."""
+
+_PREPARED_KEPT = 64  # more runs than threads that can be between preparing a run and starting it
+_TEXT_LIMIT = 1 << 16
+
+
+class Dumper:
+    """Numbers the runs of a session, makes their directories, and opens their sinks.
+
+    Args:
+        session_root: directory that does not exist or is empty; see `claim_session_root`.
+        budget: how much may be written.
+        retention: which runs are kept.
+        max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
+        queue: does the writing; that of the process by default.
+
+    >>> import tempfile
+    >>> dumper = Dumper(tempfile.mkdtemp())
+    >>> dumper.prepare("loss", {"x": 1}).rpartition("_")[2]
+    '0'
+    """
+
+    def __init__(
+        self,
+        session_root: str | os.PathLike[str],
+        *,
+        budget: Budget | None = None,
+        retention: Retention | None = None,
+        max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
+        queue: WriterQueue | None = None,
+    ) -> None:
+        # Absolute, because the program may change its directory while the writer is busy.
+        self.root = Path(os.path.abspath(claim_session_root(session_root)))
+        self.retention = retention or Retention()
+        self.meter = Meter(budget)
+        self._keeper = Keeper(self.retention)
+        self._files = SessionFiles(self.root)
+        self._max_wait_secs = max_wait_secs
+        self._queue = queue or shared_queue()
+        self._runs = 0
+        self._lock = threading.Lock()
+        self._prepared: deque[str] = deque()
+        self._of_thread = threading.local()
+
+    def skips(self, step: int) -> bool:
+        """Whether retention has no use for the next run; then it is counted as done."""
+        with self._lock:
+            if self.retention.wants_run(self._runs, step):
+                return False
+            self._runs += 1
+            return True
+
+    def prepare(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> str:
+        """Number the coming run and make its directory, with what is known of the run in it.
+
+        Returns:
+            The URL that the engine opens when the run starts.
+        """
+        with self._lock:
+            index = self._runs
+            self._runs += 1
+        info = RunInfo(
+            index,
+            -1,
+            time.time_ns() // 1000,
+            fetches=_printed(fetches),
+            feed_keys=_printed(None if feed_dict is None else [_key_text(key) for key in feed_dict]),
+        )
+        info = self._make_directory(info)
+        url = file_url(self.root / run_name(info.timestamp, info.index))
+        opened = False
+
+        def open_prepared(engine_info: RunInfo) -> Sink:
+            nonlocal opened
+            # A monitored session that recovers runs the same request again: that is another run on disk.
+            mine = self._make_directory(replace(info, timestamp=time.time_ns() // 1000)) if opened else info
+            opened = True
+            return self._open(mine, engine_info)
+
+        destinations.prepare(url, open_prepared)
+        self._of_thread.unopened = lambda: None if opened else url
+        with self._lock:
+            self._prepared.append(url)
+            if len(self._prepared) > _PREPARED_KEPT:
+                destinations.forget(self._prepared.popleft())
+        return url
+
+    def settle(self) -> None:
+        """The run that this thread prepared is over; if no engine opened it, nothing ran and nothing stays.
+
+        That is so for a run that only read state, and for one that was refused before it began.
+        """
+        unopened: Callable[[], str | None] | None = self._of_thread.__dict__.pop("unopened", None)
+        url = None if unopened is None else unopened()
+        if url is not None:
+            destinations.forget(url)
+            shutil.rmtree(parse_debug_url(url).path, ignore_errors=True)
+
+    def keep_held(self) -> None:
+        """Write the runs that retention holds back: something went wrong outside of a run."""
+        if self.retention.on_error:
+            self._keeper.keep_all()
+
+    def flush(self, timeout: float | None = FLUSH_SECS) -> bool:
+        """Wait until everything so far is written; False if the timeout passed first."""
+        return self._queue.drain(timeout)
+
+    def close(self, timeout: float | None = FLUSH_SECS) -> bool:
+        """Forget runs that are held back for nothing, and wait for the rest; harmless when called again."""
+        self._keeper.close()
+        with self._lock:
+            while self._prepared:
+                destinations.forget(self._prepared.popleft())
+        self._queue.submit(self._files.close)
+        done = self.flush(timeout)
+        if not done:
+            notices.warn(("flush", self.root), "Records under %s are still being written.", self.root)
+        return done
+
+    def _make_directory(self, info: RunInfo) -> RunInfo:
+        """Make the directory of a run; if its name is taken, by another rank, a later microsecond's."""
+        if self.retention.waits_in_memory:
+            return info
+        while True:
+            run_dir = self.root / run_name(info.timestamp, info.index)
+            try:
+                run_dir.mkdir()
+                write_description(run_dir, RunDescription(info))
+            except FileExistsError:
+                info = replace(info, timestamp=info.timestamp + 1)
+                continue
+            except OSError as error:
+                notices.warn(
+                    ("mkdir", self.root, error.errno),
+                    "The run directory %s cannot be made; the run goes on unrecorded: %s",
+                    run_dir,
+                    error,
+                )
+            return info
+
+    def _open(self, info: RunInfo, engine: RunInfo) -> Sink:
+        # The engine knows names, step and rank; the caller's own words and our number are ours.
+        info = replace(
+            engine,
+            index=info.index,
+            timestamp=info.timestamp,
+            fetches=info.fetches,
+            feed_keys=info.feed_keys,
+        )
+        run_dir = self.root / run_name(info.timestamp, info.index)
+
+        def open_file() -> FileSink:
+            return FileSink(
+                run_dir,
+                info,
+                self._files,
+                meter=self.meter,
+                queue=self._queue,
+                max_wait_secs=self._max_wait_secs,
+            )
+
+        return open_file() if self.retention.keeps_all else RetainedSink(self._keeper, open_file)
+
+
+def step_of(session: Any) -> int:
+    """The global step of a session, -1 if it keeps none.
+
+    >>> step_of(object())
+    -1
+    """
+    raw = getattr(session, "_raw", None)  # a monitored session has no public way to its engine session
+    step = getattr(raw() if callable(raw) else session, "global_step", None)
+    return step if isinstance(step, int) else -1
+
+
+def _key_text(key: Any) -> str:
+    return key if isinstance(key, str) else str(getattr(key, "name", key))
+
+
+def _printed(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _TEXT_LIMIT else text[:_TEXT_LIMIT] + "…"

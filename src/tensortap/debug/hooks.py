@@ -1,0 +1,120 @@
+"""Debug hooks: watching the runs of a monitored session, or of a loop, without wrapping it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
+from tensortap.debug.non_interactive import WatchFn, check_watch_fn
+from tensortap.debug.threads import ThreadFilter
+from tensortap.engines.options import RunOptions
+from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
+from tensortap.run.hooks import SessionRunHook
+from tensortap.sink.budget import Budget
+from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
+from tensortap.sink.retention import Retention
+from tensortap.watch.match import watch_run
+from tensortap.watch.options import WatchOptions, as_watch_options
+
+__all__ = ["DumpingDebugHook"]
+
+
+class DumpingDebugHook(SessionRunHook):
+    """Dumps the tensors of every run to the file system.
+
+    Each run gets a directory `run_<epoch µs>_<0-based counter>` under `session_root`, complete also when the
+    run fails; the error itself goes its way. Writing happens in a thread of its own; the end of the session
+    waits for it.
+
+    Args:
+        session_root: directory that does not exist, and is then made, or is empty. It is looked at before the
+            first run. Ranks of one launch may share it.
+        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run; everything by default.
+        thread_name_filter: regular expression for the names of threads whose runs are dumped.
+        log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
+        budget: how many bytes may be written, per run and altogether.
+        retention: which runs are kept.
+        max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
+
+    >>> import tempfile, torch, tensortap as tt
+    >>> from pathlib import Path
+    >>> root = Path(tempfile.mkdtemp()) / "dumps"
+    >>> hook = DumpingDebugHook(root, watch_fn=lambda fetches, feeds: WatchOptions("DebugNumericSummary"))
+    >>> with tt.MonitoredSession(tt.torch.Session(lambda x: {"y": x + 1}), hooks=[hook]) as session:
+    ...     result = session.run("y", {"x": torch.ones(2)})
+    >>> len(list(root.glob("run_*_0")))
+    1
+    """
+
+    def __init__(
+        self,
+        session_root: str | os.PathLike[str],
+        watch_fn: WatchFn | None = None,
+        thread_name_filter: str | None = None,
+        log_usage: bool = True,
+        *,
+        budget: Budget | None = None,
+        retention: Retention | None = None,
+        max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
+    ) -> None:
+        self._session_root = session_root
+        self._watch_fn = check_watch_fn(watch_fn)
+        self._thread_filter = ThreadFilter(thread_name_filter)
+        self._budget = budget
+        self._retention = retention
+        self._max_wait_secs = max_wait_secs
+        self._dumper: Dumper | None = None
+        self._lock = threading.Lock()
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Ask for the coming run to be watched.
+
+        Raises:
+            ValueError: before the first run, if `session_root` cannot be used.
+        """
+        if not self._thread_filter.matches():
+            return None
+        dumper, first = self._open()
+        dumper.settle()  # the last run, if it was refused before it began
+        if dumper.skips(step_of(run_context.session)):
+            return None
+        fetches, feeds = run_context.original_args.fetches, run_context.original_args.feed_dict
+        watch = WatchOptions() if self._watch_fn is None else as_watch_options(self._watch_fn(fetches, feeds))
+        options = RunOptions()
+        watch_run(options, watch, dumper.prepare(fetches, feeds), reset_disk_byte_usage=first)
+        return SessionRunArgs(None, None, options)
+
+    def _open(self) -> tuple[Dumper, bool]:
+        """The dumper, and whether it is new; it is made by the first run of whichever thread comes first."""
+        with self._lock:
+            if self._dumper is not None:
+                return self._dumper, False
+            self._dumper = Dumper(
+                self._session_root,
+                budget=self._budget,
+                retention=self._retention,
+                max_wait_secs=self._max_wait_secs,
+            )
+            return self._dumper, True
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Take the directory away again if the run only read state."""
+        if self._dumper is not None:
+            self._dumper.settle()
+
+    def flush(self, timeout: float | None = FLUSH_SECS) -> bool:
+        """Wait until all runs so far are on disk; False if the timeout, in seconds, passed first."""
+        return True if self._dumper is None else self._dumper.flush(timeout)
+
+    def end(self, session: Any) -> None:
+        """Wait for the records of the session."""
+        if self._dumper is not None:
+            self._dumper.close()
+
+    def on_error(self, session: Any, error: BaseException) -> None:
+        """Write what retention holds back, for it led to the error, and wait."""
+        if self._dumper is not None:
+            self._dumper.keep_held()
+            self._dumper.close()

@@ -1,0 +1,124 @@
+"""One dumped tensor, and the predicate everybody asks of it first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.store.source import StoredTensor
+from tensortap.store.tfdbg import tensor_at
+from tensortap.store.values import InconvertibleTensorProto, TensorValue
+
+__all__ = ["DebugTensorDatum", "has_inf_or_nan"]
+
+_CHUNK = 1 << 24
+"""Elements tested at once: a tensor of gigabytes is looked through without as many gigabytes of flags."""
+
+
+class DebugTensorDatum:
+    """What is known of one dumped tensor; its value is read, memory-mapped, when it is asked for.
+
+    Attributes:
+        stored: the record on disk this describes.
+    """
+
+    __slots__ = ("stored",)
+
+    def __init__(self, stored: StoredTensor) -> None:
+        self.stored = stored
+
+    @classmethod
+    def from_file(cls, dump_root: str | Path, relative_path: str | Path) -> DebugTensorDatum:
+        """The datum of one file of a tfdbg directory.
+
+        Raises:
+            ValueError: the file name does not follow tfdbg's naming pattern.
+        """
+        return cls(tensor_at(Path(dump_root), Path(relative_path)))
+
+    def get_tensor(self) -> TensorValue:
+        """The value as a read-only array, or an `InconvertibleTensorProto`."""
+        return self.stored.load()
+
+    @property
+    def timestamp(self) -> int:
+        """Microseconds since the epoch."""
+        return self.stored.timestamp
+
+    @property
+    def extended_timestamp(self) -> str:
+        """The timestamp, with a suffix if the watch key was dumped several times in that microsecond."""
+        return self.stored.extended_timestamp
+
+    @property
+    def debug_op(self) -> str:
+        """Name of the debug op."""
+        return self.stored.debug_op
+
+    @property
+    def device_name(self) -> str:
+        """Full name of the device."""
+        return self.stored.device
+
+    @property
+    def node_name(self) -> str:
+        """Name of the node."""
+        return self.stored.node_name
+
+    @property
+    def output_slot(self) -> int:
+        """Which output of the node."""
+        return self.stored.output_slot
+
+    @property
+    def tensor_name(self) -> str:
+        """`node:slot`."""
+        return self.stored.tensor_name
+
+    @property
+    def watch_key(self) -> str:
+        """`node:slot:DebugOp`."""
+        return f"{self.tensor_name}:{self.debug_op}"
+
+    @property
+    def file_path(self) -> str:
+        """The file that holds the value; in the packed layout many tensors share one."""
+        return str(self.stored.path)
+
+    @property
+    def dump_size_bytes(self) -> int | None:
+        """Bytes the value takes on disk: the file in tfdbg's layout, the value itself in the packed one."""
+        return self.stored.nbytes
+
+    def __str__(self) -> str:
+        what = f"{self.tensor_name} @ {self.debug_op} @ {self.timestamp}"
+        return f"{{DebugTensorDatum ({self.device_name}) {what}}}"
+
+    __repr__ = __str__
+
+
+def has_inf_or_nan(datum: DebugTensorDatum | None, tensor: Any) -> bool:
+    """Whether a value holds any NaN or infinity; for all float, complex and extension types.
+
+    False for strings, integers, structured, empty, uninitialised and inconvertible values.
+
+    >>> import ml_dtypes
+    >>> has_inf_or_nan(None, np.array([1, np.nan], ml_dtypes.bfloat16))
+    True
+    """
+    del datum
+    if tensor is None or isinstance(tensor, InconvertibleTensorProto):
+        return False
+    array = np.asarray(tensor)
+    # Extension types such as bfloat16 are of NumPy's kind V, like structured ones, but have no fields.
+    if array.dtype.kind not in "fcV" or array.dtype.names is not None or array.dtype.subdtype is not None:
+        return False
+    flat = array.reshape(-1)
+    try:
+        return any(
+            not np.isfinite(flat[start : start + _CHUNK]).all() for start in range(0, flat.size, _CHUNK)
+        )
+    except TypeError:
+        return False  # small integers and plain bytes have no notion of finite

@@ -1,0 +1,158 @@
+"""The sink: where the records of one run go, and exact counts of what became of them.
+
+A sink is opened for one run, takes its records with `write`, learns with `finish` that the run is over and
+which nodes it executed, and may then still be busy. `flush` waits for that. A sink never raises into the
+training program for a fault of its own: it counts, says so once, and goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from tensortap.records import Node, Record
+
+__all__ = ["Counts", "Notices", "RunEnd", "Sink", "notices"]
+
+log = logging.getLogger("tensortap.sink")
+
+
+class Counts:
+    """What became of the records of a run. Safe to use from several threads.
+
+    Attributes:
+        written: records that reached their destination.
+        written_bytes: size of their values.
+        muted: records that their debug op chose not to make.
+        failed: debug ops that failed on a tensor.
+        dropped: records given up, by reason.
+
+    >>> counts = Counts()
+    >>> counts.drop("queue full")
+    >>> counts.as_dict()["dropped: queue full"]
+    1
+    """
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.written_bytes = 0
+        self.muted = 0
+        self.failed = 0
+        self.dropped: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def wrote(self, nbytes: int, records: int = 1) -> None:
+        """Count records that reached their destination."""
+        with self._lock:
+            self.written += records
+            self.written_bytes += nbytes
+
+    def drop(self, reason: str, records: int = 1) -> None:
+        """Count records given up."""
+        if records:
+            with self._lock:
+                self.dropped[reason] = self.dropped.get(reason, 0) + records
+
+    @property
+    def lost(self) -> int:
+        """Records given up for any reason."""
+        with self._lock:
+            return sum(self.dropped.values())
+
+    def as_dict(self) -> dict[str, int]:
+        """All counts, as they are stored with the run; each reason for dropping has a line of its own."""
+        with self._lock:
+            return {
+                "written": self.written,
+                "written_bytes": self.written_bytes,
+                "muted": self.muted,
+                "failed": self.failed,
+                "dropped": sum(self.dropped.values()),
+                **{f"dropped: {reason}": number for reason, number in self.dropped.items()},
+            }
+
+    def __repr__(self) -> str:
+        return f"Counts({self.as_dict()})"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended, as its sinks are told.
+
+    Attributes:
+        nodes: what it executed, in order.
+        error: text of the error that ended it, None if it completed.
+        muted: records that debug ops chose not to make.
+        failed: debug ops that failed on a tensor.
+
+    >>> RunEnd(error="out of memory").nodes
+    ()
+    """
+
+    nodes: Sequence[Node] = ()
+    error: str | None = None
+    muted: int = 0
+    failed: int = 0
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Takes the records of one run."""
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the records."""
+
+    def write(self, record: Record) -> None:
+        """Take one record, whose data nobody else will change. Never raises, never blocks for long."""
+
+    def finish(self, end: RunEnd) -> None:
+        """The run is over; nothing more will be written."""
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything taken so far has arrived; False if the timeout passed first."""
+
+    def close(self) -> None:
+        """Release everything; harmless when called again."""
+
+
+@dataclass
+class Notices:
+    """Warnings that are given once, however often their cause comes back.
+
+    >>> said = Notices()
+    >>> said.is_first("disk full"), said.is_first("disk full")
+    (True, False)
+    """
+
+    limit: int = 10_000
+    _given: dict[object, None] = field(default_factory=dict)
+
+    def is_first(self, key: object) -> bool:
+        """Whether this is the first time that `key` comes up."""
+        if key in self._given:
+            return False
+        if len(self._given) >= self.limit:  # a key per run must not become a leak
+            self._given.pop(next(iter(self._given)), None)
+        self._given[key] = None
+        return True
+
+    def warn(self, key: object, message: str, *args: object) -> None:
+        """Log a warning, the first time only."""
+        if self.is_first(key):
+            log.warning(message, *args)
+
+
+notices = Notices()
+"""Shared by all sinks of the process."""
+
+
+def by_device(nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """Nodes grouped by the device that executed them, in order."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(node.device, []).append(node)
+    return groups

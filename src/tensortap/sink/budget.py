@@ -1,0 +1,139 @@
+"""How many bytes of values may be written, per run and per session.
+
+Over the limit, records are dropped and counted with the reason, and training goes on. Bytes are those of the
+values, not of the files. A request of zero bytes always passes; others pass while what is used plus the
+request stays *below* the limit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_LIMIT_BYTES", "LIMIT_VARIABLES", "Budget", "Meter", "process_meter"]
+
+DEFAULT_LIMIT_BYTES = 100 << 30
+"""100 GiB, as the original debugger."""
+
+LIMIT_VARIABLES = ("TENSORTAP_DISK_BYTES_LIMIT", "TFDBG_DISK_BYTES_LIMIT")
+"""Environment variables that change the default; the first one that is set decides."""
+
+OVER_RUN_BUDGET = "run budget"
+OVER_SESSION_BUDGET = "session budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of what a session writes.
+
+    Attributes:
+        bytes_per_run: of each run; None sets no limit of its own.
+        bytes_per_session: of all runs together; None takes TENSORTAP_DISK_BYTES_LIMIT or
+            TFDBG_DISK_BYTES_LIMIT from the environment, or 100 GiB.
+
+    >>> Budget(bytes_per_run=10 << 20).bytes_per_session is None
+    True
+    """
+
+    bytes_per_run: int | None = None
+    bytes_per_session: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bytes_per_run", "bytes_per_session"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value <= 0):
+                raise ValueError(f"{name} must be a positive number of bytes, got {value!r}.")
+
+    @property
+    def session_limit(self) -> int:
+        """The limit in force for all runs together."""
+        return self.bytes_per_session or limit_from_environment()
+
+
+def limit_from_environment() -> int:
+    """The limit that the environment sets, or the default.
+
+    Raises:
+        ValueError: the variable holds no positive number; the message names it.
+    """
+    for variable in LIMIT_VARIABLES:
+        text = os.environ.get(variable, "").strip()
+        if text:
+            if not text.isdecimal() or int(text) <= 0:
+                raise ValueError(f"{variable}={text!r} must be a positive number of bytes.")
+            return int(text)
+    return DEFAULT_LIMIT_BYTES
+
+
+class Meter:
+    """Counts bytes against a session's budget. Safe to use from several threads.
+
+    >>> meter = Meter(Budget(bytes_per_session=10))
+    >>> run = meter.start_run()
+    >>> run.refusal(6), run.refusal(4), run.refusal(0)
+    (None, 'session budget', None)
+    """
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.budget = budget or Budget()
+        self.limit = self.budget.session_limit
+        self.used = 0
+        self._lock = threading.Lock()
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        with self._lock:
+            self.used = 0
+
+    def start_run(self) -> RunMeter:
+        """A meter for the records of one run, that counts for the session too."""
+        return RunMeter(self)
+
+
+class RunMeter:
+    """Counts the bytes of one run, and those of its session."""
+
+    def __init__(self, session: Meter) -> None:
+        self.session = session
+        self.used = 0
+
+    def refusal(self, nbytes: int) -> str | None:
+        """Why a value of this size may not be written; None, and it is counted, if it may."""
+        if nbytes == 0:
+            return None
+        session = self.session
+        with session._lock:
+            per_run = session.budget.bytes_per_run
+            if per_run is not None and self.used + nbytes >= per_run:
+                return OVER_RUN_BUDGET
+            if session.used + nbytes >= session.limit:
+                return OVER_SESSION_BUDGET
+            self.used += nbytes
+            session.used += nbytes
+        return None
+
+    def refund(self, nbytes: int) -> None:
+        """Give back what was granted and then not written."""
+        with self.session._lock:
+            self.used -= nbytes
+            self.session.used -= nbytes
+
+    def explain(self, reason: str) -> str:
+        """A sentence for the first record that is refused for this reason."""
+        budget = self.session.budget
+        if reason == OVER_RUN_BUDGET:
+            return f"a run may write {budget.bytes_per_run} bytes (Budget.bytes_per_run)"
+        where = "Budget.bytes_per_session" if budget.bytes_per_session else " or ".join(LIMIT_VARIABLES)
+        return f"a session may write {self.session.limit} bytes ({where})"
+
+
+_process_meter: Meter | None = None
+
+
+def process_meter() -> Meter:
+    """The meter of everything that is written outside a debug session or hook."""
+    global _process_meter
+    if _process_meter is None:
+        _process_meter = Meter()
+    return _process_meter

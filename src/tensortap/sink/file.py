@@ -1,0 +1,273 @@
+"""Records to files: a run directory, written by the queue's thread from data that the records own.
+
+Records are handed over in small batches, because waking the writer for each of thousands of tiny summaries
+would cost training more than the summaries do. A batch leaves when it is large, old, or the run ends, so a
+crash loses at most the last twentieth of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tensortap.records import Record, RunInfo
+from tensortap.sink.base import Counts, RunEnd, by_device, log, notices
+from tensortap.sink.budget import Meter, RunMeter, process_meter
+from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS, WriterQueue, shared_queue
+from tensortap.sink.session_files import SessionFiles, files_of
+from tensortap.store.layout import parse_run_name, run_name
+from tensortap.store.writer import RunWriter
+
+__all__ = ["FileSink", "open_file_sink"]
+
+BATCH_BYTES = 1 << 20
+BATCH_RECORDS = 256
+BATCH_SECS = 0.05
+RECORD_OVERHEAD_BYTES = 1024
+"""What a waiting record weighs besides its value, so that a bound in bytes also bounds their number."""
+
+QUEUE_FULL = "queue full"
+WRITE_FAILED = "write failed"
+INTERRUPTED = "interrupted"
+AFTER_FORK = "written in a forked process"
+
+
+@dataclass
+class _Batch:
+    records: list[Record] = field(default_factory=list)
+    nbytes: int = 0
+
+
+class FileSink:
+    """Writes one run to its directory, off the training thread.
+
+    Args:
+        run_dir: the directory of the run.
+        info: the run.
+        files: what it shares with the other runs of its root.
+        meter: the budget its bytes count against; that of the process by default.
+        queue: does the writing; that of the process by default.
+        max_wait_secs: how long a full queue may hold up training before records are dropped and counted.
+
+    >>> import tempfile
+    >>> root = Path(tempfile.mkdtemp())
+    >>> sink = FileSink(root / "run_17_0", RunInfo(0, 0, 17), SessionFiles(root))
+    >>> sink.write(Record("x", 0, "DebugNanCount", "/device:CPU:0", 18, "int64", (1,), bytes(8)))
+    >>> sink.finish(RunEnd())
+    >>> sink.flush(), sink.counts.written
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        info: RunInfo,
+        files: SessionFiles | None = None,
+        *,
+        meter: Meter | None = None,
+        queue: WriterQueue | None = None,
+        max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
+    ) -> None:
+        self.run_dir = Path(run_dir)
+        self.info = info
+        self.counts = Counts()
+        self._files = files or SessionFiles(self.run_dir.parent)
+        self._meter: RunMeter = (meter or process_meter()).start_run()
+        self._queue = queue or shared_queue()
+        self._max_wait_secs = max_wait_secs
+        self._pid = os.getpid()
+        self._orphan = False
+        self._lock = threading.Lock()
+        self._batch = _Batch()
+        self._finished = False
+        self._writer: RunWriter | None = None
+        self._queue.submit(self._open)
+
+    # --- in the training thread --------------------------------------------------------------------
+
+    def write(self, record: Record) -> None:
+        """Take one record; it is dropped, and counted, if the budget or the queue has no room."""
+        if self._is_orphan():
+            self.counts.drop(AFTER_FORK)
+            return
+        nbytes = record.nbytes
+        refusal = self._meter.refusal(nbytes)
+        if refusal is not None:
+            self.counts.drop(refusal)
+            notices.warn(
+                (refusal, self._files.root, self._meter.session.limit),
+                "%s (%d bytes) is not written: %s. Further records over the limit are only counted.",
+                record.watch_key,
+                nbytes,
+                self._meter.explain(refusal),
+            )
+            return
+        with self._lock:
+            batch = self._batch
+            batch.records.append(record)
+            batch.nbytes += nbytes + RECORD_OVERHEAD_BYTES
+            if batch.nbytes >= BATCH_BYTES or len(batch.records) >= BATCH_RECORDS:
+                self._send()
+            elif len(batch.records) == 1:
+                self._queue.call_later(BATCH_SECS, lambda: self._collect(batch))
+
+    def finish(self, end: RunEnd) -> None:
+        """Complete the run directory once everything before has been written."""
+        if self._is_orphan():
+            return
+        with self._lock:
+            if self._finished:
+                return
+            self._finished = True
+            self._send()
+        self.counts.muted, self.counts.failed = end.muted, end.failed
+        self._queue.submit(lambda: self._complete(end))
+
+    def discard(self) -> None:
+        """Delete the run directory, finished or not."""
+        if not self._is_orphan():
+            self._finished = True
+            self._batch = _Batch()
+            self._queue.submit(self._remove)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything taken so far is on its way to the disk."""
+        if self._is_orphan():
+            return True
+        with self._lock:
+            self._send()
+        return self._queue.drain(timeout)
+
+    def close(self) -> None:
+        """Finish the run if nobody has."""
+        self.finish(RunEnd(error="The sink was closed before the run ended."))
+
+    def _is_orphan(self) -> bool:
+        """Whether this is the copy of a sink in a forked process; the run belongs to the parent."""
+        if os.getpid() == self._pid:
+            return False
+        if not self._orphan:
+            self._orphan = True
+            self.counts = Counts()  # the lock of the old one may be held by a thread that is not here
+        return True
+
+    def _send(self) -> None:
+        batch, self._batch = self._batch, _Batch()
+        if not batch.records:
+            return
+        try:
+            if self._queue.submit(lambda: self._write(batch.records), batch.nbytes, self._max_wait_secs):
+                return
+        except BaseException:  # the user lost patience with a slow disk
+            self.counts.drop(INTERRUPTED, len(batch.records))
+            raise
+        self.counts.drop(QUEUE_FULL, len(batch.records))
+        self._meter.refund(batch.nbytes - RECORD_OVERHEAD_BYTES * len(batch.records))
+        notices.warn(
+            (QUEUE_FULL, self._files.root),
+            "The disk under %s is too slow: records are dropped and counted, so that training goes on.",
+            self._files.root,
+        )
+
+    # --- in the writer thread ----------------------------------------------------------------------
+
+    def _open(self) -> None:
+        try:
+            self._writer = self._files.writer(self.run_dir, self.info)
+        except Exception as error:
+            self._say(error)
+
+    def _collect(self, batch: _Batch) -> None:
+        """Take a batch that has become old although it is not full: the step may hang, or kill us."""
+        with self._lock:
+            if self._batch is not batch:
+                return
+            self._batch = _Batch()
+        self._write(batch.records)
+
+    def _write(self, records: list[Record]) -> None:
+        writer = self._writer
+        if writer is None:
+            self.counts.drop(WRITE_FAILED, len(records))
+            return
+        devices: dict[str, list[Record]] = {}
+        for record in records:
+            devices.setdefault(record.device, []).append(record)
+        for batch in devices.values():
+            try:
+                writer.write_many(batch)
+            except Exception:
+                self._write_singly(writer, batch)
+            else:
+                self.counts.wrote(sum(record.nbytes for record in batch), len(batch))
+
+    def _write_singly(self, writer: RunWriter, records: list[Record]) -> None:
+        """After a failed batch, of which nothing was written: what still fits, each counted for itself."""
+        for record in records:
+            try:
+                writer.write(record)
+            except Exception as error:
+                self.counts.drop(WRITE_FAILED)
+                self._say(error)
+            else:
+                self.counts.wrote(record.nbytes)
+
+    def _complete(self, end: RunEnd) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        counts, sources = self.counts.as_dict(), self._files.sources_of(end.nodes)
+        try:
+            writer.finish(by_device(end.nodes), counts, end.error, sources)
+        except Exception as error:
+            self._say(error)
+            writer.close()
+
+    def _remove(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.abandon()
+        except Exception as error:
+            self._say(error)
+
+    def _say(self, error: Exception) -> None:
+        notices.warn(
+            (WRITE_FAILED, self._files.root, getattr(error, "errno", type(error))),
+            "Writing under %s failed; what cannot be written is counted and training goes on: %r",
+            self._files.root,
+            error,
+        )
+
+
+def open_file_sink(path: str, info: RunInfo) -> FileSink:
+    """The sink of a `file://` URL that nobody prepared.
+
+    A path whose last part is `run_<µs>_<number>` is a run directory. Any other path is a session root, in
+    which each run gets a directory of its own.
+
+    >>> import tempfile
+    >>> sink = open_file_sink(tempfile.mkdtemp(), RunInfo(index=0, global_step=0, timestamp=17))
+    >>> sink.finish(RunEnd())
+    >>> sink.flush(), sink.run_dir.name
+    (True, 'run_17_0')
+    """
+    target = Path(path).expanduser()
+    if parse_run_name(target.name) is not None:
+        return FileSink(target, info, files_of(target.parent))
+    # A name that is taken moves on by a microsecond, so that two runs never meet in one directory.
+    while True:
+        run_dir = target / run_name(info.timestamp, info.index)
+        try:
+            run_dir.mkdir(parents=True)
+        except FileExistsError:
+            info = replace(info, timestamp=info.timestamp + 1)
+        except OSError as error:
+            log.warning("The directory %s cannot be made: %s", run_dir, error)
+            break
+        else:
+            break
+    return FileSink(run_dir, info, files_of(target))

@@ -1,0 +1,228 @@
+"""What an engine talks to during a watched run.
+
+    publisher = Publisher(options.debug_options, run_info)
+    wanted = publisher.wants(node, slot)                # None, or what to do: a dictionary look-up
+    if wanted is not None:
+        publisher.publish(wanted, node, slot, view, device)
+    publisher.finish(nodes, error)                      # always, also after a failed run
+
+Making a publisher may raise, for mistakes in the watches, before the step has run. After that no fault of
+ours reaches the engine: it is counted, and logged once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensortap.engines.options import DebugOptions
+from tensortap.ops.debug_ops import DebugOp
+from tensortap.ops.view import TensorView
+from tensortap.records import Node, Record, RunInfo
+from tensortap.sink.base import RunEnd, Sink, log, notices
+from tensortap.sink.budget import process_meter
+from tensortap.sink.destinations import OpenSink, open_sink
+from tensortap.watch.plan import Wanted, plan_watches
+
+__all__ = ["Publisher", "as_record_data"]
+
+SINK_FAILED = "sink failed"
+_SENTENCES_SHOWN = 5
+
+
+class Publisher:
+    """Turns the watched tensors of one run into records and hands them to their sinks.
+
+    Args:
+        debug_options: the watches of the run.
+        run_info: the run; a step noted in the options takes the place of its step.
+        open_sink: opens the sink of a URL.
+
+    Attributes:
+        wants: `wants(node, slot)` is None for a tensor that nobody watches, otherwise a value for `publish`.
+
+    Raises:
+        InvalidArgumentError: a debug op that cannot be made and is not tolerated.
+        ValueError: a URL that is none.
+        UnimplementedError: a URL that this version cannot write to.
+
+    >>> from tensortap.engines.options import DebugTensorWatch
+    >>> from tensortap.sink.memory import collect
+    >>> watch = DebugTensorWatch("x", 0, ["DebugNanCount"], ["memcbk:///seen"])
+    >>> node = Node("x", "Placeholder")
+    >>> with collect("seen") as records:
+    ...     publisher = Publisher(DebugOptions([watch]), RunInfo(0, 0, 0))
+    ...     view = TensorView.of_numpy(np.array([1.0, np.nan]))
+    ...     publisher.publish(publisher.wants(node, 0), node, 0, view, "/device:CPU:0")
+    ...     publisher.finish([node], error=None)
+    >>> [(record.watch_key, np.frombuffer(record.data, np.int64).tolist()) for record in records]
+    [('x:0:DebugNanCount', [1])]
+    """
+
+    def __init__(
+        self, debug_options: DebugOptions, run_info: RunInfo, open_sink: OpenSink = open_sink
+    ) -> None:
+        self._plan, urls = plan_watches(debug_options.debug_tensor_watch_opts)
+        self.wants: Callable[[Node, int], Wanted | None] = self._plan.wanted
+        if debug_options.reset_disk_byte_usage:
+            process_meter().reset()
+        if debug_options.global_step >= 0:
+            run_info = replace(run_info, global_step=debug_options.global_step)
+        self.info = run_info
+        self._sinks: list[Sink] = []
+        try:
+            for url in urls:
+                self._sinks.append(open_sink(url, run_info))
+        except BaseException:
+            for sink in self._sinks:
+                sink.close()
+            raise
+        self._muted = [0] * len(self._sinks)
+        self._failed = [0] * len(self._sinks)
+        self._timestamp = 0
+        self._lock = threading.Lock()
+        self._finished = False
+        for text, reason in self._plan.left_out:
+            notices.warn(("left out", text), "The debug op %r is left out, as tolerated: %s", text, reason)
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        """The sinks of the run, one per URL."""
+        return tuple(self._sinks)
+
+    def publish(self, wanted: Wanted, node: Node, slot: int, view: TensorView, device: str) -> None:
+        """Run the debug ops of a tensor and hand their records over.
+
+        Args:
+            wanted: what `wants` said.
+            node: the node.
+            slot: which of its outputs.
+            view: its value at this moment, as an `ops.view.TensorView`.
+            device: full name of the device the value lives on.
+        """
+        timestamp = self._now()
+        for op, positions in wanted:
+            try:
+                record = _record(node, slot, op, view, device, timestamp)
+            except Exception as error:
+                self._count(self._failed, positions)
+                notices.warn(
+                    ("op", op.name, view.dtype, type(error)),
+                    "%s failed on %s (%s), which is counted: %r",
+                    op.name,
+                    node.tensor(slot),
+                    view.dtype,
+                    error,
+                )
+                continue
+            if record is None:
+                self._count(self._muted, positions)
+                continue
+            for position in positions:
+                self._write(self._sinks[position], record)
+
+    def finish(self, nodes: Sequence[Node], error: str | None) -> None:
+        """Tell the sinks that the run is over, and the user about watches that matched nothing.
+
+        Args:
+            nodes: what the run executed, in order.
+            error: text of the error that ended it, None if it completed.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        executed = tuple(nodes)  # the engine goes on using its list
+        for position, sink in enumerate(self._sinks):
+            end = RunEnd(executed, error, self._muted[position], self._failed[position])
+            try:
+                sink.finish(end)
+            except Exception as problem:
+                notices.warn(
+                    ("finish", type(sink)), "Finishing a run in %s failed: %r", type(sink).__name__, problem
+                )
+        if error is None:
+            self._report_unmatched(executed)
+
+    def _report_unmatched(self, nodes: tuple[Node, ...]) -> None:
+        sentences = self._plan.unmatched(nodes)
+        if not sentences or not notices.is_first(tuple(sentences)):
+            return
+        more = len(sentences) - _SENTENCES_SHOWN
+        shown = "\n  ".join([*sentences[:_SENTENCES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+        number = "A watch matches" if len(sentences) == 1 else f"{len(sentences)} watches match"
+        log.warning("%s nothing in this run:\n  %s", number, shown)
+
+    def _now(self) -> int:
+        """The time in microseconds, which never goes back within a run even if the clock does."""
+        with self._lock:
+            self._timestamp = max(self._timestamp, time.time_ns() // 1000)
+            return self._timestamp
+
+    def _count(self, counters: list[int], positions: Sequence[int]) -> None:
+        with self._lock:
+            for position in positions:
+                counters[position] += 1
+
+    def _write(self, sink: Sink, record: Record) -> None:
+        try:
+            sink.write(record)
+        except Exception as error:
+            sink.counts.drop(SINK_FAILED)
+            notices.warn(
+                (SINK_FAILED, type(sink), type(error)),
+                "%s failed to take %s, which is counted: %r",
+                type(sink).__name__,
+                record.watch_key,
+                error,
+            )
+
+
+def _record(
+    node: Node, slot: int, op: DebugOp, view: TensorView, device: str, timestamp: int
+) -> Record | None:
+    """What the op makes of the value; None if it is muted."""
+    value = op.apply(view)
+    if value is not None:
+        dtype, data = as_record_data(value)
+        return Record(node.name, slot, op.name, device, timestamp, dtype, value.shape, data)
+    if getattr(op, "mute_if_healthy", False):
+        return None
+    if view.initialized:
+        raise TypeError(f"a value of {view.dtype} cannot be recorded")
+    return Record(
+        node.name, slot, op.name, device, timestamp, view.dtype, view.shape, None, initialized=False
+    )
+
+
+# Of these a buffer can be read as bytes by anybody; looked up, because NumPy makes the name anew each time.
+_plain_dtypes = {
+    np.dtype(name): name
+    for name in ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
+                 "uint8", "uint16", "uint32", "uint64")
+}  # fmt: skip
+
+
+def as_record_data(value: npt.NDArray[Any]) -> tuple[str, Any]:
+    """The dtype and the data of a record that holds this array, without copying it if it is contiguous.
+
+    >>> as_record_data(np.array([b"a", b"bc"]))
+    ('string', [b'a', b'bc'])
+    >>> as_record_data(np.zeros(2, np.float32))[1].nbytes
+    8
+    """
+    known = _plain_dtypes.get(value.dtype)
+    if known is not None and value.flags.c_contiguous:
+        return known, value.data
+    if value.dtype.kind in "SUO":
+        items = value.reshape(-1).tolist()
+        return "string", [each.encode() if isinstance(each, str) else bytes(each) for each in items]
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    # As bytes, because a buffer of complex, bfloat16 or float8 elements has no format that others understand.
+    return value.dtype.name, np.ascontiguousarray(value).reshape(-1).view(np.uint8)

@@ -1,0 +1,277 @@
+"""The health history of one task: the pills of all its runs in one SQLite file.
+
+A run adds one row that holds all its pills. When enough runs have gathered they are regrouped into one row
+per tensor, so that writing a run touches few pages however many tensors it has, and reading one tensor over
+thousands of runs touches few pages too. Each task writes its own file; runs whose pills are not here (their
+process died, or the disk was full) are found in their run directories instead.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensortap.records import RunInfo
+from tensortap.store.format import DumpFormatError
+from tensortap.store.layout import health_path
+
+__all__ = ["PILL_COLUMNS", "PILL_OP", "HealthHistory", "HealthLog", "Pill"]
+
+PILL_OP = "DebugNumericSummary"
+PILL_COLUMNS = (
+    "initialized",
+    "elements",
+    "nan",
+    "neg_inf",
+    "negative",
+    "zero",
+    "positive",
+    "pos_inf",
+    "min",
+    "max",
+    "mean",
+    "variance",
+    "dtype",
+    "rank",
+)
+"""The fixed part of a pill, in its order; the sizes of the dimensions follow in the record itself."""
+
+REGROUP_AFTER = 64
+"""Runs that gather before they are regrouped: a compromise between work per run and pages per read."""
+
+_VERSION = 1
+_ROW = np.dtype(
+    [("tensor", "<u4"), ("run", "<u4"), ("timestamp", "<i8"), ("pill", "<f8", (len(PILL_COLUMNS),))]
+)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, name TEXT UNIQUE, run INTEGER, step INTEGER,
+    timestamp INTEGER);
+CREATE TABLE IF NOT EXISTS tensors (id INTEGER PRIMARY KEY, name TEXT, debug_op TEXT, device TEXT,
+    UNIQUE (name, debug_op, device));
+CREATE TABLE IF NOT EXISTS recent (run INTEGER PRIMARY KEY, pills BLOB);
+CREATE TABLE IF NOT EXISTS grouped (tensor INTEGER, first_run INTEGER, pills BLOB);
+CREATE INDEX IF NOT EXISTS grouped_by_tensor ON grouped (tensor, first_run);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pill:
+    """One health pill on its way into the history."""
+
+    tensor: str
+    device: str
+    timestamp: int
+    values: npt.NDArray[np.float64]
+
+
+class HealthLog:
+    """Writes the history of one task; usable from several threads.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = HealthLog(Path(folder), task=0)
+    ...     log.add("run_1_0", RunInfo(0, 7, 1), [Pill("fc:0", "cpu", 1, np.zeros(14))], [])
+    ...     log.close()
+    ...     with HealthHistory(health_path(Path(folder), 0)) as history:
+    ...         history.pills("fc:0")["step"].tolist()
+    [7]
+    """
+
+    def __init__(self, root: Path, task: int) -> None:
+        self._path = health_path(root, task)
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._ids: dict[tuple[str, str, str], int] = {}
+
+    def add(
+        self, name: str, info: RunInfo, pills: Iterable[Pill], keys: Iterable[tuple[str, str, str]]
+    ) -> None:
+        """Add one run.
+
+        Args:
+            name: name of the run directory.
+            info: its number, step and time.
+            pills: the pills of the run.
+            keys: tensor, debug op and device of every record of the run, pills or not.
+        """
+        with self._lock:
+            db = self._open()
+            try:
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    cursor = db.execute(
+                        "INSERT OR IGNORE INTO runs (name, run, step, timestamp) VALUES (?, ?, ?, ?)",
+                        (name, info.index, info.global_step, info.timestamp),
+                    )
+                    if cursor.rowcount == 0:
+                        return
+                    run = cursor.lastrowid or 0
+                    for key in keys:
+                        self._id(db, key)
+                    rows = [
+                        (
+                            self._id(db, (p.tensor, PILL_OP, p.device)),
+                            run,
+                            p.timestamp,
+                            p.values[: len(PILL_COLUMNS)],
+                        )
+                        for p in pills
+                    ]
+                    packed = np.array(rows, _ROW).tobytes()
+                    db.execute("INSERT INTO recent VALUES (?, ?)", (run, packed))
+                    if run % REGROUP_AFTER == 0:
+                        self._regroup(db)
+            except BaseException:
+                self._ids.clear()  # numbers given inside a transaction that was rolled back
+                raise
+
+    def close(self) -> None:
+        """Close the file; adding opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+                self._ids.clear()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._path.parent.mkdir(exist_ok=True)
+            db = sqlite3.connect(self._path, timeout=5.0, isolation_level=None, check_same_thread=False)
+            try:
+                # The history can be rebuilt from the runs: surviving the process is enough, so no fsync.
+                db.execute("PRAGMA synchronous=OFF")
+                if db.execute("PRAGMA user_version").fetchone()[0] > _VERSION:
+                    raise DumpFormatError(f"{self._path}: written by a newer version of tensortap.")
+                db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={_VERSION};COMMIT;")
+                self._ids = {
+                    row[:3]: row[3] for row in db.execute("SELECT name, debug_op, device, id FROM tensors")
+                }
+            except BaseException:
+                db.close()
+                raise
+            self._connection = db
+        return self._connection
+
+    def _id(self, db: sqlite3.Connection, key: tuple[str, str, str]) -> int:
+        known = self._ids.get(key)
+        if known is None:
+            # SQLite keeps UTF-8 only; a name with other bytes in it is kept with replacement characters.
+            stored = [each.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for each in key]
+            db.execute("INSERT OR IGNORE INTO tensors (name, debug_op, device) VALUES (?, ?, ?)", stored)
+            found = db.execute("SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?", stored)
+            known = self._ids[key] = found.fetchone()[0]
+        return known
+
+    @staticmethod
+    def _regroup(db: sqlite3.Connection) -> None:
+        blobs = [row[0] for row in db.execute("SELECT pills FROM recent ORDER BY run")]
+        rows = np.frombuffer(b"".join(blobs), _ROW)
+        rows = rows[np.argsort(rows["tensor"], kind="stable")]
+        borders = np.flatnonzero(np.diff(rows["tensor"])) + 1
+        groups = np.split(rows, borders) if len(rows) else []
+        db.executemany(
+            "INSERT INTO grouped VALUES (?, ?, ?)",
+            [(int(group["tensor"][0]), int(group["run"][0]), group.tobytes()) for group in groups],
+        )
+        db.execute("DELETE FROM recent")
+
+
+class HealthHistory:
+    """Reads the history of one task, also while it is being written.
+
+    Raises:
+        DumpFormatError: the file is damaged or of a newer version; from any method.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+        try:
+            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            self.close()
+            raise self._damaged(error) from error
+        if version > _VERSION:
+            self.close()
+            raise DumpFormatError(
+                f"{path}: version {version} is newer than this reader, which knows {_VERSION}."
+            )
+
+    def check(self) -> None:
+        """Raise if the file is no history."""
+        self._rows("SELECT 1 FROM runs, tensors, recent, grouped LIMIT 1")
+
+    def runs(self) -> dict[str, tuple[int, int]]:
+        """Number and step of every run in the history, by name of its directory."""
+        return {name: (run, step) for name, run, step in self._rows("SELECT name, run, step FROM runs")}
+
+    def tensors(self) -> set[tuple[str, str, str]]:
+        """Tensor, debug op and device of everything recorded."""
+        return set(self._rows("SELECT name, debug_op, device FROM tensors"))
+
+    def pills(self, tensor: str, device: str | None = None) -> npt.NDArray[Any]:
+        """All pills of one tensor in the order of the runs: run, step, timestamp and `PILL_COLUMNS`."""
+        query = "SELECT id FROM tensors WHERE name=? AND debug_op=?"
+        ids = [row[0] for row in self._rows(query, tensor, PILL_OP)]
+        if device is not None:
+            ids = [row[0] for row in self._rows(f"{query} AND device=?", tensor, PILL_OP, device)]
+        blobs = []
+        for each in ids:
+            blobs += self._rows("SELECT pills FROM grouped WHERE tensor=? ORDER BY first_run", each)
+        rows = self._parse(b"".join(row[0] for row in blobs))
+        recent = self._parse(b"".join(row[0] for row in self._rows("SELECT pills FROM recent ORDER BY run")))
+        rows = np.concatenate([rows, recent])
+        rows = rows[np.isin(rows["tensor"], ids)]
+        rows = rows[np.argsort(rows["run"], kind="stable")]
+        numbers = np.array(self._rows("SELECT id, run, step FROM runs ORDER BY id"), "<i8").reshape(-1, 3)
+        place = np.searchsorted(numbers[:, 0], rows["run"])
+        if len(rows) and (not len(numbers) or not np.isin(rows["run"], numbers[:, 0]).all()):
+            raise DumpFormatError(f"{self._path}: the history holds pills of unknown runs.")
+        history = np.zeros(len(rows), history_dtype())
+        history["run"], history["step"] = numbers[place, 1], numbers[place, 2]
+        history["timestamp"] = rows["timestamp"]
+        for column, name in enumerate(PILL_COLUMNS):
+            history[name] = rows["pill"][:, column]
+        return history
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def __enter__(self) -> HealthHistory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        if self._db is None:
+            raise ValueError(f"{self._path}: the history is closed.")
+        try:
+            return self._db.execute(query, values).fetchall()
+        except (sqlite3.Error, OverflowError) as error:
+            raise self._damaged(error) from error
+
+    def _parse(self, blob: bytes) -> npt.NDArray[Any]:
+        if len(blob) % _ROW.itemsize:
+            raise DumpFormatError(f"{self._path}: the pills of the history are damaged.")
+        return np.frombuffer(blob, _ROW)
+
+    def _damaged(self, error: Exception) -> DumpFormatError:
+        return DumpFormatError(f"{self._path}: the health history cannot be read: {error}.")
+
+
+def history_dtype() -> np.dtype[Any]:
+    """Columns of a history: where it was seen, then the pill."""
+    places = [("task", "<i4"), ("run", "<i8"), ("step", "<i8"), ("timestamp", "<i8")]
+    return np.dtype(places + [(name, "<f8") for name in PILL_COLUMNS])

@@ -1,0 +1,28 @@
+"""Suggestions for names that do not exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["nearest"]
+
+
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:
+    """A sentence that suggests the most similar names, or nothing.
+
+    >>> nearest("model/fc/adddm", ["model/fc/addmm", "model/conv"])
+    " Did you mean 'model/fc/addmm'?"
+    """
+    pool = list(candidates)
+    # Long graphs share long prefixes, which makes everything look similar: prefer names with the same last
+    # part, then fall back to overall similarity.
+    tail = name.rsplit("/", 1)[-1]
+    same_tail = [each for each in pool if each.rsplit("/", 1)[-1] == tail]
+    found = difflib.get_close_matches(name, same_tail, count, 0.3) if len(tail) > 1 else []
+    if len(found) < count and len(pool) <= 20_000:
+        found += [m for m in difflib.get_close_matches(name, pool, count, 0.6) if m not in found]
+    if not found:
+        return ""
+    listed = [repr(each) for each in found[:count]]
+    return f" Did you mean {' or '.join([', '.join(listed[:-1]), listed[-1]] if listed[1:] else listed)}?"

@@ -1,0 +1,196 @@
+"""A list of watches, resolved: which debug ops run on an output, and to which URLs each record goes.
+
+Every watch that matches a tensor counts; the same debug op to the same URL counts once. The URLs of a run
+differ from run to run while everything else stays, so a plan knows URLs only by position, and runs whose
+watches are otherwise equal share one plan with all it has resolved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tensortap.engines.options import DebugTensorWatch
+from tensortap.errors import OpError
+from tensortap.ops.debug_ops import DebugOp, make_debug_op
+from tensortap.records import Node
+from tensortap.suggest import nearest
+from tensortap.watch.grammar import parse_debug_op
+from tensortap.watch.pattern import TensorPattern, dtype_of
+
+__all__ = ["ANY_NODE", "ANY_SLOT", "Wanted", "WatchPlan", "make_op", "plan_watches"]
+
+ANY_NODE = "*"
+ANY_SLOT = -1
+
+Wanted = tuple[tuple[DebugOp, tuple[int, ...]], ...]
+"""For one tensor: each debug op, with the positions of the URLs its record goes to."""
+
+_NOT_RESOLVED: Any = object()
+
+
+@lru_cache(maxsize=256)
+def make_op(text: str) -> DebugOp:
+    """The debug op that a text such as `DebugNumericSummary(upper_bound=10)` means.
+
+    Raises:
+        InvalidArgumentError: malformed text, an unknown op, an unknown attribute or a bad value.
+
+    >>> make_op("DebugIdentity").name
+    'DebugIdentity'
+    """
+    parsed = parse_debug_op(text)
+    return make_debug_op(parsed.name, parsed.attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """A `DebugTensorWatch` that can be compared and looked up, with URLs by position."""
+
+    node_name: str
+    slot: int
+    ops: tuple[str, ...]
+    urls: tuple[int, ...]
+    tolerate: bool
+    pattern: TensorPattern | None
+
+    @property
+    def is_listed(self) -> bool:
+        """Listed by `watch_graph`, so that nobody waits for this one node."""
+        return self.node_name != ANY_NODE and self.pattern is not None
+
+    def __str__(self) -> str:
+        if self.node_name != ANY_NODE:
+            return f"{self.node_name}:{self.slot}" if self.slot != ANY_SLOT else self.node_name
+        if self.pattern is None:
+            return "every tensor"
+        given = ((name, getattr(self.pattern, name)) for name in TensorPattern.__slots__)
+        return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
+
+
+class WatchPlan:
+    """Resolved watches; make one with `plan_watches`.
+
+    Attributes:
+        left_out: text and reason of tolerated debug ops that could not be made.
+
+    >>> plan, urls = plan_watches([DebugTensorWatch("x", 0, ["DebugNanCount"], ["file:///tmp/run"])])
+    >>> [(op.name, positions) for op, positions in plan.wanted(Node("x", "Placeholder"), 0)], urls
+    ([('DebugNanCount', (0,))], ['file:///tmp/run'])
+    >>> plan.wanted(Node("y", "aten::mul"), 0) is None
+    True
+    """
+
+    def __init__(self, watches: Sequence[_Watch]) -> None:
+        self._watches = tuple(watches)
+        self._names_matched: list[set[str]] = [set() for _ in self._watches]
+        self._all_matched_in: tuple[Node, ...] | None = None
+        self._resolved: dict[Any, Wanted | None] = {}
+        self._by_name: dict[str, list[int]] = {}
+        self._any: list[int] = []
+        self.left_out: list[tuple[str, str]] = []
+        self._ops = [self._made(watch) for watch in self._watches]
+        for position, watch in enumerate(self._watches):
+            if watch.node_name == ANY_NODE:
+                self._any.append(position)
+            else:
+                self._by_name.setdefault(watch.node_name, []).append(position)
+        # Names are stable but a program may give a name another op or dtype; only then a look-up by name and
+        # slot alone would go wrong.
+        self._by_type = any(
+            watch.pattern is not None and watch.pattern.looks_at_more_than_names
+            for watch in (self._watches[position] for position in self._any)
+        )
+
+    def wanted(self, node: Node, slot: int) -> Wanted | None:
+        """What to do with an output; None for nothing. Answered from memory after the first time."""
+        key: Any = (node.name, slot)
+        if self._by_type:
+            key = (*key, node.op_type, dtype_of(node, slot))
+        found: Wanted | None = self._resolved.get(key, _NOT_RESOLVED)
+        if found is _NOT_RESOLVED:
+            found = self._resolved[key] = self._resolve(node, slot)
+        return found
+
+    def unmatched(self, nodes: tuple[Node, ...]) -> list[str]:
+        """A sentence for each watch that matched no tensor of a run which executed these nodes."""
+        if nodes == self._all_matched_in:  # the same objects, run after run: comparing them is cheap
+            return []
+        outputs = {node.name: len(node.outputs) for node in nodes}
+        sentences = []
+        for watch, names in zip(self._watches, self._names_matched, strict=True):
+            if watch.is_listed or not outputs or not names.isdisjoint(outputs):
+                continue
+            if watch.node_name in outputs:
+                count = outputs[watch.node_name]
+                sentences.append(f"{watch}: the node has {count} output{'s' * (count != 1)}.")
+            elif watch.node_name == ANY_NODE:
+                sentences.append(f"{watch}: none of {len(outputs)} nodes matched.")
+            else:
+                sentences.append(f"{watch}: no such node.{nearest(watch.node_name, outputs)}")
+        if not sentences:
+            self._all_matched_in = nodes
+        return sentences
+
+    def _made(self, watch: _Watch) -> list[DebugOp]:
+        made = []
+        for text in watch.ops:
+            try:
+                made.append(make_op(text))
+            except OpError as error:
+                if not watch.tolerate:
+                    raise
+                if (text, error.message) not in self.left_out:
+                    self.left_out.append((text, error.message))
+        return made
+
+    def _resolve(self, node: Node, slot: int) -> Wanted | None:
+        urls_of: dict[DebugOp, dict[int, None]] = {}
+        for position in (*self._by_name.get(node.name, ()), *self._any):
+            watch = self._watches[position]
+            if watch.slot not in (slot, ANY_SLOT):
+                continue
+            if position in self._any and watch.pattern is not None and not watch.pattern.matches(node, slot):
+                continue
+            self._names_matched[position].add(node.name)
+            for op in self._ops[position]:
+                urls_of.setdefault(op, {}).update(dict.fromkeys(watch.urls))
+        return tuple((op, tuple(urls)) for op, urls in urls_of.items() if urls) or None
+
+
+_plans: OrderedDict[tuple[_Watch, ...], WatchPlan] = OrderedDict()
+_plans_lock = threading.Lock()
+_PLANS_KEPT = 16  # enough for several hooks with alternating watches, little enough to forget old programs
+
+
+def plan_watches(watches: Iterable[DebugTensorWatch]) -> tuple[WatchPlan, list[str]]:
+    """The plan for a list of watches, and the URLs of this run in the plan's order.
+
+    Raises:
+        InvalidArgumentError: a debug op that cannot be made and is not tolerated.
+    """
+    urls: dict[str, int] = {}
+    key = tuple(
+        _Watch(
+            watch.node_name,
+            watch.output_slot,
+            tuple(watch.debug_ops),
+            tuple(urls.setdefault(url, len(urls)) for url in watch.debug_urls),
+            watch.tolerate_debug_op_creation_failures,
+            watch.pattern,
+        )
+        for watch in watches
+    )
+    with _plans_lock:
+        plan = _plans.get(key)
+        if plan is None:
+            plan = _plans[key] = WatchPlan(key)
+            if len(_plans) > _PLANS_KEPT:
+                _plans.popitem(last=False)
+        else:
+            _plans.move_to_end(key)
+    return plan, list(urls)

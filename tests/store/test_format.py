@@ -1,0 +1,100 @@
+"""The index encoding: round trips, torn tails, damage, foreign bytes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensortap.store import format as fmt
+from tensortap.store.format import Damage, DumpFormatError, Entry
+
+texts = st.text(max_size=40)
+entries = st.builds(
+    lambda name, slot, op, time, dtype, shape, initialized, value, offset: Entry(
+        name,
+        slot,
+        op,
+        time,
+        dtype,
+        tuple(shape),
+        initialized,
+        value is not None or offset >= 0,
+        -1 if value is not None else max(offset, 0),
+        len(value) if value is not None else 17,
+        value,
+    ),
+    texts,
+    st.integers(0, 2**31 - 1),
+    texts,
+    st.integers(0, 2**62),
+    texts,
+    st.lists(st.integers(0, 2**40), max_size=5),
+    st.booleans(),
+    st.none() | st.binary(max_size=60),
+    st.integers(-1, 2**60),
+)
+
+
+def readable(buffer, start=0):
+    return [item[0] for item in fmt.scan_entries(buffer, start) if not isinstance(item, Damage)]
+
+
+@given(st.lists(entries, max_size=6))
+def test_entries_survive(listed):
+    assert readable(b"".join(map(fmt.encode_entry, listed))) == listed
+
+
+@given(st.lists(entries, min_size=1, max_size=5), st.data())
+def test_a_torn_tail_is_found_and_everything_before_it_is_read(listed, data):
+    whole = [fmt.encode_entry(each) for each in listed]
+    cut = data.draw(st.integers(1, len(whole[-1]) - 1))
+    buffer = b"".join(whole)[:-cut]
+    *good, last = fmt.scan_entries(buffer)
+    assert [entry for entry, _ in good] == listed[:-1]
+    assert last == Damage(sum(map(len, whole[:-1])), len(whole[-1]) - cut, at_end=True)
+
+
+@given(st.lists(entries, min_size=3, max_size=5), st.data())
+def test_a_flipped_bit_costs_one_entry_at_most(listed, data):
+    whole = [fmt.encode_entry(each) for each in listed]
+    buffer = bytearray(b"".join(whole))
+    place = data.draw(st.integers(0, len(buffer) - 1))
+    buffer[place] ^= 1 << data.draw(st.integers(0, 7))
+    hit = next(i for i in range(len(whole)) if place < sum(map(len, whole[: i + 1])))
+    assert readable(bytes(buffer)) == listed[:hit] + listed[hit + 1 :]
+
+
+@given(st.binary(max_size=300))
+def test_foreign_bytes_never_crash_the_scan(buffer):
+    for item in fmt.scan_entries(buffer):
+        assert isinstance(item, Damage)
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_no_header(buffer):
+    with pytest.raises(DumpFormatError):
+        fmt.decode_header(buffer)
+
+
+def test_a_header_is_padded_so_that_entries_start_aligned():
+    header = fmt.encode_header({"device": "/device:CPU:0"})
+    facts, start = fmt.decode_header(header + b"more")
+    assert facts == {"device": "/device:CPU:0"}
+    assert start == len(header)
+    assert start % fmt.ALIGNMENT == 0
+
+
+def test_a_newer_version_says_so():
+    header = bytearray(fmt.encode_header({"device": "d"}))
+    header[8:12] = struct.pack("<I", fmt.VERSION + 1)
+    with pytest.raises(DumpFormatError, match="newer than this reader"):
+        fmt.decode_header(bytes(header))
+
+
+def test_an_entry_has_a_size_limit():
+    entry = Entry("n" * (1 << 20), 0, "Op", 0, "float32", (), True, False, 0, 0)
+    with pytest.raises(ValueError, match="1 MiB"):
+        fmt.encode_entry(entry)
