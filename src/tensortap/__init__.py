@@ -43,9 +43,13 @@ if TYPE_CHECKING:
     from tensortap import torch
     from tensortap.debug.dumping import DumpingDebugWrapperSession
     from tensortap.debug.hooks import DumpingDebugHook
+    from tensortap.sink.budget import Budget
+    from tensortap.sink.retention import Retention
+    from tensortap.watch.match import add_debug_tensor_watch, watch_graph, watch_graph_with_denylists
     from tensortap.watch.options import WatchOptions
 
 __all__ = [
+    "Budget",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "ChiefSessionCreator",
@@ -69,6 +73,7 @@ __all__ = [
     "NanTensorHook",
     "NeverTriggerTimer",
     "Node",
+    "Retention",
     "RunMetadata",
     "RunOptions",
     "Saver",
@@ -87,18 +92,26 @@ __all__ = [
     "TraceLevel",
     "WatchOptions",
     "WorkerSessionCreator",
+    "add_debug_tensor_watch",
     "errors",
     "get_default_graph",
     "get_default_session",
     "latest_checkpoint",
     "torch",
+    "watch_graph",
+    "watch_graph_with_denylists",
 ]
 
 
 _LAZY = {
+    "Budget": "tensortap.sink.budget",
     "DumpingDebugHook": "tensortap.debug.hooks",
     "DumpingDebugWrapperSession": "tensortap.debug.dumping",
+    "Retention": "tensortap.sink.retention",
     "WatchOptions": "tensortap.watch.options",
+    "add_debug_tensor_watch": "tensortap.watch.match",
+    "watch_graph": "tensortap.watch.match",
+    "watch_graph_with_denylists": "tensortap.watch.match",
 }
 
 

@@ -45,7 +45,17 @@ def test_ls_lists_the_runs_of_a_session(dumps, capsys):
     code, out, _ = run(capsys, "ls", dumps)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].split() == ["run", "task", "step", "started", "tensors", "size", "bad", "dropped", "status"]
+    assert lines[0].split() == [
+        "run",
+        "task",
+        "step",
+        "started",
+        "tensors",
+        "size",
+        "bad",
+        "dropped",
+        "status",
+    ]
     assert len(lines) == 4
     assert lines[1].split()[0] == "0"
     assert lines[1].endswith("complete")

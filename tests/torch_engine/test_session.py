@@ -77,6 +77,15 @@ class TestFetching:
         session.run(None, batch)
         assert session.run("global_step:0") == 1
 
+    def test_reading_state_executes_nothing_even_when_watched(self, training, tmp_path):
+        session, _, _ = training
+        options = tt.RunOptions()
+        tt.add_debug_tensor_watch(options, "*", -1, debug_urls=f"file://{tmp_path}/dumps")
+        assert session.run("global_step:0", options=options) == 0
+        assert session.run("global_step:0", options=options) == 0
+        with tt.DumpingDebugWrapperSession(session, tmp_path / "wrapped") as wrapped:
+            assert wrapped.run("global_step:0") == 0
+
     def test_gradients_by_the_name_of_their_parameter(self, training):
         session, model, batch = training
         loss = torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])

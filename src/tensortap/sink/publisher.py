@@ -28,6 +28,7 @@ from tensortap.records import Node, Record, RunInfo
 from tensortap.sink.base import RunEnd, Sink, log, notices
 from tensortap.sink.budget import process_meter
 from tensortap.sink.destinations import OpenSink, open_sink
+from tensortap.watch.pattern import dtype_of
 from tensortap.watch.plan import Wanted, plan_watches
 
 __all__ = ["Publisher", "as_record_data"]
@@ -106,26 +107,39 @@ class Publisher:
             view: its value at this moment, as an `ops.view.TensorView`.
             device: full name of the device the value lives on.
         """
-        timestamp = self._now()
+        timestamp = self.now()
         for op, positions in wanted:
             try:
                 record = _record(node, slot, op, view, device, timestamp)
             except Exception as error:
-                self._count(self._failed, positions)
-                notices.warn(
-                    ("op", op.name, view.dtype, type(error)),
-                    "%s failed on %s (%s), which is counted: %r",
-                    op.name,
-                    node.tensor(slot),
-                    view.dtype,
-                    error,
-                )
-                continue
-            if record is None:
-                self._count(self._muted, positions)
-                continue
-            for position in positions:
-                self._write(self._sinks[position], record)
+                self.failed(op, positions, node, slot, error)
+            else:
+                self.hand_over(record, positions)
+
+    def hand_over(self, record: Record | None, positions: Sequence[int]) -> None:
+        """Give a record to its sinks; None counts as muted.
+
+        `publish` does this at once. An engine that reduces tensors on their device has the records only at the
+        end of the run.
+        """
+        if record is None:
+            self._count(self._muted, positions)
+            return
+        for position in positions:
+            self._write(self._sinks[position], record)
+
+    def failed(self, op: DebugOp, positions: Sequence[int], node: Node, slot: int, error: Exception) -> None:
+        """Count a debug op that failed on a tensor, and say it once."""
+        self._count(self._failed, positions)
+        dtype = dtype_of(node, slot)
+        notices.warn(
+            ("op", op.name, dtype, type(error)),
+            "%s failed on %s (%s), which is counted: %r",
+            op.name,
+            node.tensor(slot),
+            dtype,
+            error,
+        )
 
     def finish(self, nodes: Sequence[Node], error: str | None) -> None:
         """Tell the sinks that the run is over, and the user about watches that matched nothing.
@@ -158,7 +172,7 @@ class Publisher:
         number = "A watch matches" if len(sentences) == 1 else f"{len(sentences)} watches match"
         log.warning("%s nothing in this run:\n  %s", number, shown)
 
-    def _now(self) -> int:
+    def now(self) -> int:
         """The time in microseconds, which never goes back within a run even if the clock does."""
         with self._lock:
             self._timestamp = max(self._timestamp, time.time_ns() // 1000)

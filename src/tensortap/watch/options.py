@@ -16,7 +16,8 @@ class WatchOptions:
     """Which tensors of a run to watch, and what to record of them.
 
     All regular expressions are matched at the start of the text. A tensor is watched if every allow list
-    that is given matches and no deny list does.
+    that is given matches and no deny list does. Views are left out unless nodes are allowed by name or op type:
+    another node's record shows the same memory.
 
     Args:
         debug_ops: one debug op or several, such as `"DebugNumericSummary(mute_if_healthy=true)"`; none means

@@ -20,7 +20,8 @@ class TensorPattern:
     """Regular expressions over node name, op type and dtype; each is matched at the start of its text.
 
     A tensor matches if every allow list that is given matches and no deny list does. Name and op type decide
-    for a whole node, dtype for each output.
+    for a whole node, dtype for each output. Views, whose memory another node's record already shows, are meant
+    only by a pattern that allows nodes by name or op type.
 
     Raises:
         ValueError: a regular expression that does not compile; the message names the argument.
@@ -65,6 +66,9 @@ class TensorPattern:
 
     def matches_node(self, node: Node) -> bool:
         """Whether name and op type pass; the outputs are then decided by dtype."""
+        asked_for = self.node_name_regex_allowlist is not None or self.op_type_regex_allowlist is not None
+        if not asked_for and not is_new_value(node):
+            return False
         return (
             _allows(self.node_name_regex_allowlist, node.name)
             and _allows(self.op_type_regex_allowlist, node.op_type)
@@ -80,6 +84,14 @@ class TensorPattern:
         return _allows(self.tensor_dtype_regex_allowlist, dtype) and not _denies(
             self.tensor_dtype_regex_denylist, dtype
         )
+
+
+def is_new_value(node: Node) -> bool:
+    """Whether the outputs of a node are values that no other node has.
+
+    The complete gradient of a parameter is the output of its last gradient op, but the name people look for.
+    """
+    return not node.is_view or node.op_type == "AccumulateGrad"
 
 
 def dtype_of(node: Node, slot: int) -> str:

@@ -31,6 +31,7 @@ Wanted = tuple[tuple[DebugOp, tuple[int, ...]], ...]
 """For one tensor: each debug op, with the positions of the URLs its record goes to."""
 
 _NOT_RESOLVED: Any = object()
+_EVERYTHING = TensorPattern()
 
 
 @lru_cache(maxsize=256)
@@ -154,7 +155,7 @@ class WatchPlan:
             watch = self._watches[position]
             if watch.slot not in (slot, ANY_SLOT):
                 continue
-            if position in self._any and watch.pattern is not None and not watch.pattern.matches(node, slot):
+            if position in self._any and not (watch.pattern or _EVERYTHING).matches(node, slot):
                 continue
             self._names_matched[position].add(node.name)
             for op in self._ops[position]:

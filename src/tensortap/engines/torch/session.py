@@ -90,8 +90,8 @@ class Session(EngineSession):
         options = _checked(options, RunOptions) or RunOptions()
         _checked(run_metadata, RunMetadata)
         request = resolve(self, fetches, feed_dict, tuple(self._parameters))
-        if request.is_state_only and not wants_ops(options):
-            return request.values(self, None, NOT_OBSERVED)
+        if request.is_state_only and not options.taps and not options.output_partition_graphs:
+            return request.values(self, None, NOT_OBSERVED)  # watched or not: reading state executes nothing
         arguments = self._bind(request.arguments)
         seen = NOT_OBSERVED
         inputs: Mapping[str, torch.Tensor] = {}

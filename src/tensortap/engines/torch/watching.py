@@ -1,20 +1,42 @@
-"""Watched tensors on their way out: from live PyTorch tensors to views that debug ops can read."""
+"""Watched tensors on their way out: from live PyTorch tensors to what debug ops can read.
+
+Tensors in host memory are read in place, at once. Numeric summaries of tensors on another device are reduced
+there and brought over in one copy when the run ends, so that the device is never waited for in the middle of
+a step; what needs the whole value is copied when it is watched.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
+from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.values import dtype_name
+from tensortap.ops.debug_ops import DebugNumericSummary
 from tensortap.ops.view import TensorView
-from tensortap.records import Node
+from tensortap.records import Node, Record
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
+    from tensortap.watch.plan import Wanted
 
-__all__ = ["Watching", "view_of"]
+__all__ = ["Watching", "is_elsewhere", "view_of"]
+
+
+def is_elsewhere(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is not in host memory."""
+    return tensor.device.type not in ("cpu", "meta")
+
+
+@dataclass
+class _Deferred:
+    """Summaries that are being made on their device, and whose they will be."""
+
+    summaries: DeviceSummaries
+    targets: list[tuple[DebugNumericSummary, tuple[int, ...], Node, int, int]] = field(default_factory=list)
 
 
 class Watching:
@@ -23,16 +45,52 @@ class Watching:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._wants = publisher.wants
+        self._deferred: dict[tuple[float, float], _Deferred] = {}
 
     def tap(self, node: Node, slot: int, tensor: torch.Tensor) -> None:
         """Called for every tensor of the run."""
         wanted = self._wants(node, slot)
-        if wanted is not None:
+        if wanted is None:
+            return
+        if is_elsewhere(tensor):
+            wanted = self._defer_summaries(wanted, node, slot, tensor)
+        if wanted:
             self._publisher.publish(wanted, node, slot, view_of(tensor), node.device)
 
     def finish(self, nodes: Sequence[Node], error: str | None) -> None:
-        """The run is over."""
-        self._publisher.finish(nodes, error)
+        """The run is over: bring the summaries over, then tell the publisher."""
+        try:
+            self._collect()
+        finally:
+            self._publisher.finish(nodes, error)
+
+    def _defer_summaries(self, wanted: Wanted, node: Node, slot: int, tensor: torch.Tensor) -> Wanted:
+        """Start the summaries among the wanted debug ops on the device; what is left to do."""
+        left = []
+        for op, positions in wanted:
+            if not isinstance(op, DebugNumericSummary):
+                left.append((op, positions))
+                continue
+            bounds = (op.lower_bound, op.upper_bound)
+            if bounds not in self._deferred:
+                self._deferred[bounds] = _Deferred(DeviceSummaries(*bounds))
+            deferred = self._deferred[bounds]
+            try:
+                deferred.summaries.add(tensor)
+            except Exception as error:
+                self._publisher.failed(op, positions, node, slot, error)
+            else:
+                deferred.targets.append((op, positions, node, slot, self._publisher.now()))
+        return tuple(left)
+
+    def _collect(self) -> None:
+        for deferred in self._deferred.values():
+            rows = deferred.summaries.collect_rows()
+            for row, (op, positions, node, slot, timestamp) in zip(rows, deferred.targets, strict=True):
+                muted = op.mute_if_healthy and not (row[2] or row[3] or row[7])
+                record = Record(node.name, slot, op.name, node.device, timestamp, "float64", row.shape, row)
+                self._publisher.hand_over(None if muted else record, positions)
+        self._deferred.clear()
 
 
 def view_of(tensor: torch.Tensor) -> TensorView:
@@ -50,7 +108,8 @@ def view_of(tensor: torch.Tensor) -> TensorView:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
     if tensor.device.type == "meta":
         return TensorView(0, dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), None)
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    if tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.cpu().resolve_conj().resolve_neg()
     return TensorView(
         tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor
     )

@@ -1,0 +1,134 @@
+"""Watches of a run on PyTorch: what arrives at a sink, from host memory and from another device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tensortap as tt
+from tensortap.engines.torch import watching
+from tensortap.sink.memory import collect
+from tensortap.watch.match import add_debug_tensor_watch, watch_run
+
+
+def step_of(model):
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return {"loss": loss}
+
+    return step
+
+
+def summaries(records):
+    return {record.watch_key: np.frombuffer(record.data, np.float64) for record in records}
+
+
+def watched(session, x, *debug_ops, **lists):
+    options = tt.RunOptions()
+    watch_run(options, tt.WatchOptions(list(debug_ops), **lists), "memcbk:///seen")
+    with collect("seen") as records:
+        session.run(None, {"x": x}, options)
+    return list(records)
+
+
+def test_every_new_value_has_a_record_and_views_have_none():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    session = tt.torch.Session(step_of(model))
+    keys = {record.watch_key for record in watched(session, torch.ones(2, 4), "DebugNumericSummary")}
+    nodes = {node.tensor(slot): node for node in session.graph.nodes for slot in range(len(node.outputs))}
+    executed = {name for name, node in nodes.items() if node.op_type != "Derived" and name != "global_step:0"}
+    expected = {n for n in executed if not nodes[n].is_view or nodes[n].op_type == "AccumulateGrad"}
+    assert {key.rpartition(":")[0] for key in keys} == expected
+    named = watched(session, torch.ones(2, 4), "DebugIdentity", node_name_regex_allowlist="model/0/t$")
+    assert [record.watch_key for record in named] == ["model/0/t:0:DebugIdentity"]
+
+
+def test_summaries_on_another_device_are_the_same_and_come_in_one_copy(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    session = tt.torch.Session(step_of(model))
+    x = torch.randn(2, 4)
+    x[0, 0] = float("nan")
+    ops = ("DebugNumericSummary(upper_bound=0.5)", "DebugNanCount")
+    here = watched(session, x, *ops)
+    model.zero_grad()
+
+    copies = []
+    collect_rows = watching.DeviceSummaries.collect_rows
+    monkeypatch.setattr(watching, "is_elsewhere", lambda tensor: True)
+    monkeypatch.setattr(
+        watching.DeviceSummaries, "collect_rows", lambda self: copies.append(1) or collect_rows(self)
+    )
+    there = watched(session, x, *ops)
+    assert copies == [1]
+    assert {record.watch_key for record in here} == {record.watch_key for record in there}
+    expected, got = (
+        summaries(record for record in records if record.debug_op == "DebugNumericSummary")
+        for records in (here, there)
+    )
+    for key, row in expected.items():
+        np.testing.assert_allclose(got[key], row, rtol=1e-9, err_msg=key)
+
+
+def test_muted_summaries_of_another_device(monkeypatch):
+    monkeypatch.setattr(watching, "is_elsewhere", lambda tensor: True)
+    session = tt.torch.Session(lambda x: {"y": x + 1})
+    records = watched(session, torch.tensor([1.0, float("inf")]), "DebugNumericSummary(mute_if_healthy=true)")
+    assert {record.watch_key for record in records} == {
+        "x:0:DebugNumericSummary",
+        "add:0:DebugNumericSummary",
+    }
+    assert watched(session, torch.ones(2), "DebugNumericSummary(mute_if_healthy=true)") == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.tensor([1.0, 2.0]), (3,)),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        lambda: torch.randn(3, dtype=torch.complex64).conj(),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.ones(3, 4).t()[::2],
+        lambda: torch.ones(3).to(torch.float8_e4m3fn),
+        lambda: torch.tensor(5),
+        lambda: torch.zeros(0, 2),
+    ],
+    ids=["sparse", "jagged", "conjugated", "meta", "strided", "float8", "scalar", "empty"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_every_kind_get_a_defined_answer(make):
+    session = tt.torch.Session(lambda: {"y": make()})
+    options = tt.RunOptions()
+    watch_run(
+        options,
+        tt.WatchOptions(["DebugIdentity", "DebugNumericSummary", "DebugHash", "DebugNanCount"]),
+        "memcbk:///odd",
+    )
+    with collect("odd") as records:
+        session.run(None, options=options)
+    assert session.faults == 0
+    assert isinstance(list(records), list)
+
+
+def test_a_watch_that_matches_nothing_is_said_with_the_closest_names(caplog):  # X15
+    session = tt.torch.Session(step_of(nn.Linear(4, 3)))
+    options = tt.RunOptions()
+    add_debug_tensor_watch(options, "model/adddmm", debug_urls="memcbk:///none")
+    with collect("none") as records:
+        session.run(None, {"x": torch.ones(2, 4)}, options)
+    assert list(records) == []
+    assert "model/addmm" in caplog.text
+
+
+def test_a_mistake_in_a_watch_is_an_error_before_the_step_runs():
+    session = tt.torch.Session(step_of(nn.Linear(4, 3)))
+    options = tt.RunOptions()
+    options.debug_options.debug_tensor_watch_opts.append(
+        tt.DebugTensorWatch("x", 0, ["DebugNothing"], ["memcbk:///x"])
+    )
+    with pytest.raises(tt.errors.InvalidArgumentError, match="DebugNothing"):
+        session.run(None, {"x": torch.ones(2, 4)}, options)
+    assert session.global_step == 0
