@@ -16,8 +16,10 @@ import argparse
 import gc
 import json
 import platform
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -76,6 +78,70 @@ def names_only(workload: Workload, stack: ExitStack) -> Call:
     return lambda: running.run(None, feed_dict=workload.batch, options=options)
 
 
+def one_tensor(workload: Workload, stack: ExitStack) -> Call:
+    """One tensor of the run summarised and dumped."""
+    running, _, names = open_dump(workload, stack, "DebugNumericSummary", node_name_regex_allowlist="$^")
+    name = next(name for name in names() if "addmm" in name or "linear" in name or "mm" in name)
+    running, _, _ = open_dump(workload, stack, "DebugNumericSummary", node_name_regex_allowlist=f"{name}$")
+    return lambda: running.run(None, feed_dict=workload.batch)
+
+
+def health(workload: Workload, stack: ExitStack) -> Call:
+    """A numeric summary of every float output: forward, backward, optimizer; dumped."""
+    running, _, _ = open_dump(workload, stack, "DebugNumericSummary", **FLOATS)
+    return lambda: running.run(None, feed_dict=workload.batch)
+
+
+def values_drained(workload: Workload, stack: ExitStack) -> Call:
+    """Every float output dumped whole, and waited for until it is on disk."""
+    running, hook, _ = open_dump(workload, stack, "DebugIdentity", **FLOATS)
+
+    def call() -> object:
+        result = running.run(None, feed_dict=workload.batch)
+        hook.flush()
+        return result
+
+    return call
+
+
+FLOATS = {"tensor_dtype_regex_allowlist": r"b?float"}
+
+
+def open_dump(workload: Workload, stack: ExitStack, debug_op: str, **lists: str) -> tuple[Any, Any, Any]:
+    """A monitored session whose hook dumps to a temporary directory, of which the last run is kept."""
+    import tensortap as tt
+
+    root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tensortap-bench-"))) / "dumps"
+    hook = tt.DumpingDebugHook(root, watch_fn=lambda fetches, feeds: tt.WatchOptions(debug_op, **lists))
+    engine = open_session(workload, stack)
+    running = stack.enter_context(tt.MonitoredSession(engine, hooks=[hook]))
+
+    def names() -> list[str]:
+        metadata = tt.RunMetadata()
+        options = tt.RunOptions(output_partition_graphs=True)
+        running.run(None, workload.batch, options, metadata, hooks=[])
+        return [node.name for node in metadata.nodes]
+
+    stack.callback(CLEANERS.remove, clean := Cleaner(root, hook))
+    CLEANERS.append(clean)
+    return running, hook, names
+
+
+class Cleaner:
+    """Deletes dumped runs between the rounds, so that the disk does not fill up."""
+
+    def __init__(self, root: Path, hook: Any) -> None:
+        self.root, self.hook = root, hook
+
+    def __call__(self) -> None:
+        self.hook.flush()
+        for run in self.root.glob("run_*"):
+            shutil.rmtree(run, ignore_errors=True)
+
+
+CLEANERS: list[Cleaner] = []
+
+
 def empty_dispatch_mode(workload: Workload, stack: ExitStack) -> Call:
     """A PyTorch dispatch mode that does nothing: the least that interception from Python can cost."""
 
@@ -110,6 +176,9 @@ VARIANTS: dict[str, Callable[[Workload, ExitStack], Call]] = {
     "hooks attached, not intercepting": hooks_not_intercepting,
     "names only": names_only,
     "empty dispatch mode": empty_dispatch_mode,
+    "one tensor": one_tensor,
+    "health of every tensor": health,
+    "every value, drained": values_drained,
 }
 
 
@@ -176,6 +245,8 @@ def time_interleaved(calls: dict[str, Call], rounds: int) -> dict[str, list[floa
         for number in range(rounds):
             report_progress(f"  round {number + 1} of {rounds}")
             gc.collect()
+            for clean in CLEANERS:
+                clean()
             first = number % len(order)
             for variant in order[first:] + order[:first]:
                 call = calls[variant]

@@ -17,7 +17,15 @@ from tensortap.errors import GraphFinalizedError, UnknownTensorError
 from tensortap.records import Node, TensorSpec, split_tensor_name, tensor_name
 from tensortap.suggest import nearest
 
-__all__ = ["Derived", "Graph", "GraphKeys", "TensorRef", "current_graph", "get_default_graph"]
+__all__ = [
+    "Derived",
+    "Graph",
+    "GraphKeys",
+    "TensorRef",
+    "current_graph",
+    "get_default_graph",
+    "merged_attributes",
+]
 
 
 class GraphKeys:
@@ -214,10 +222,21 @@ class Graph:
                     continue
                 if known is not None and len(known.outputs) == len(node.outputs):
                     specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, node.outputs, strict=True))
-                    node = replace(node, outputs=specs, attributes=_merged(known.attributes, node.attributes))
+                    node = replace(
+                        node, outputs=specs, attributes=merged_attributes(known.attributes, node.attributes)
+                    )
                 if node != known:
                     self._nodes[node.name] = node
                     self.version += 1
+
+    def settled(self, nodes: Iterable[Node]) -> list[Node]:
+        """Executed nodes as this graph knows them: without what varies from run to run.
+
+        A program that repeats itself gives the same objects every time, so whoever stores them sees at once
+        that there is nothing new.
+        """
+        with self._lock:
+            return [self._nodes.get(node.name, node) for node in nodes]
 
     # --- finalisation and collections --------------------------------------------------------------
 
@@ -265,7 +284,8 @@ VARIES = "(varies)"
 """Stands in a graph for an argument that is not the same in every run."""
 
 
-def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+def merged_attributes(known: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments of a node as two runs saw them: what differs varies."""
     if known == new:
         return known
     return {key: value if known.get(key, value) == value else VARIES for key, value in new.items()}

@@ -121,7 +121,8 @@ class RunMetadata:
     """What a run reports: filled by the engine, shared with every hook's `after_run`.
 
     Attributes:
-        nodes: the nodes the run executed, in order, exactly as executed; empty when it was not intercepted.
+        nodes: the nodes the run executed, in order; empty when it was not intercepted. Arguments that have
+            changed from run to run, such as a learning rate, read `(varies)`.
         partition_graphs: the same as `GraphDef` messages, when the options ask for them.
         step_stats: op times, when the options ask for a trace.
 

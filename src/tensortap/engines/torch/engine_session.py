@@ -164,7 +164,7 @@ class EngineSession:
                     raise
                 finally:
                     if watching is not None:
-                        watching.finish(seen.nodes, error)
+                        watching.finish(self._graph.settled(seen.nodes), error)
                 self._after_observing(seen)
             with self._lock:
                 self._global_step += 1

@@ -27,6 +27,8 @@ class Entry:
         "name",
         "node",
         "others",
+        "others_changed",
+        "others_vary",
         "shapes",
         "tensors",
     )
@@ -40,6 +42,8 @@ class Entry:
         self.inputs: tuple[str, ...] = ()
         self.shapes: list[Any] = []
         self.others: list[Any] = []
+        self.others_changed = False
+        self.others_vary = False
         self.tensors: list[str] = [tensor_name(name, 0)]
         self.node: Node | None = None
 

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.interceptor import Observation, RunPlan
@@ -193,8 +195,10 @@ class Recorder:
         node = self._node(call, outputs, places)
         self._nodes.append(node)
         if self._emits:
+            # What an op has just made has memory; a view or a changed argument may have lost it.
+            fresh = not op.is_view and not written
             for slot, tensor in enumerate(outputs):
-                self._emit(entry.tensor(slot), node, slot, tensor)
+                self._emit(entry.tensor(slot), node, slot, tensor, fresh)
         return result
 
     def failed_node(self, call: Call) -> Node:
@@ -291,20 +295,22 @@ class Recorder:
         name = entry.tensor(0)
         place = self._provenance.place_of(gradient)
         origin = self._provenance.origins.get(place)
+        inputs = () if origin is None else (origin.name,)
         if name in self._plan.feeds:
             gradient.copy_(feeds.fitting(name, self._plan.feeds[name], gradient))
             self._observation.fed.add(name)
-        node = Node(
-            entry.name,
-            "AccumulateGrad",
-            () if origin is None else (origin.name,),
-            outputs=(spec_of(gradient),),
-            device=devices.name_of(gradient.device),
-            forward=path,
-            is_view=True,
-        )
-        if entry.node != node:
-            entry.node = node
+        shapes = [(place[SHAPE], place[DTYPE])]
+        if entry.node is None or entry.inputs != inputs or entry.shapes != shapes:
+            entry.inputs, entry.shapes = inputs, shapes
+            entry.node = Node(
+                entry.name,
+                "AccumulateGrad",
+                inputs,
+                outputs=(spec_of(gradient),),
+                device=devices.name_of(gradient.device),
+                forward=path,
+                is_view=True,
+            )
         self._provenance.assign(gradient, place, name)
         self._nodes.append(entry.node)
         self._emit(name, entry.node, 0, gradient)
@@ -324,10 +330,18 @@ class Recorder:
             and entry.func is call.op.func
             and entry.inputs == call.inputs
             and entry.shapes == shapes
-            and entry.others == call.others
             and node.control_inputs == call.control
         ):
-            return node
+            if entry.others_vary or entry.others == call.others:
+                return node
+            # An argument that changes a second time (a learning rate) changes in every run: from now on the
+            # node says so, instead of being made anew for each value.
+            if entry.others_changed:
+                entry.others_vary = True
+                attributes = merged_attributes(node.attributes, call.op.attributes(call.args, call.kwargs))
+                entry.node = replace(node, attributes=attributes)
+                return entry.node
+            entry.others_changed = True
         specs = tuple(TensorSpec(dtype_name(dtype), plain_shape(shape)) for shape, dtype in shapes)
         device = outputs[0].device if outputs else call.tensors[0].device if call.tensors else None
         entry.node = self._build_node(call, specs, device, node if same_line else None)
@@ -369,8 +383,8 @@ class Recorder:
             self._substitutes[name] = feeds.fitting(name, self._plan.feeds[name], tensor)
             self._observation.fed.add(name)
 
-    def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor) -> None:
-        if not has_data(tensor):
+    def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor, fresh: bool = False) -> None:
+        if not fresh and not has_data(tensor):
             self._observation.without_data.add(name)
             return
         if name in self._plan.captures:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tensortap.engines.torch.pills import Pills, is_plain
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops.debug_ops import DebugNumericSummary
@@ -28,7 +29,7 @@ __all__ = ["Watching", "is_elsewhere", "view_of"]
 
 def is_elsewhere(tensor: torch.Tensor) -> bool:
     """Whether a tensor is not in host memory."""
-    return tensor.device.type not in ("cpu", "meta")
+    return not tensor.is_cpu and not tensor.is_meta
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Watching:
         self._publisher = publisher
         self._wants = publisher.wants
         self._deferred: dict[tuple[float, float], _Deferred] = {}
+        self._pills = Pills(publisher)
 
     def tap(self, node: Node, slot: int, tensor: torch.Tensor) -> None:
         """Called for every tensor of the run."""
@@ -54,12 +56,16 @@ class Watching:
             return
         if is_elsewhere(tensor):
             wanted = self._defer_summaries(wanted, node, slot, tensor)
+        elif len(wanted) == 1 and self._pills.add(wanted[0], node, slot, tensor):
+            return
         if wanted:
+            self._pills.flush()  # records leave in the order of time
             self._publisher.publish(wanted, node, slot, view_of(tensor), node.device)
 
     def finish(self, nodes: Sequence[Node], error: str | None) -> None:
         """The run is over: bring the summaries over, then tell the publisher."""
         try:
+            self._pills.flush()
             self._collect()
         finally:
             self._publisher.finish(nodes, error)
@@ -99,17 +105,20 @@ def view_of(tensor: torch.Tensor) -> TensorView:
     Of a sparse tensor only the values are seen, of a nested one all of them in a row: what is not stored
     cannot be wrong.
     """
-    tensor = tensor.detach()
+    if not is_plain(tensor):
+        tensor = _made_plain(tensor.detach())
+    return TensorView(
+        tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor
+    )
+
+
+def _made_plain(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.is_nested:
         tensor = tensor.values()
     elif tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    if tensor.device.type == "meta":
-        return TensorView(0, dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), None)
-    if tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.cpu().resolve_conj().resolve_neg()
-    return TensorView(
-        tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor
-    )
+    if tensor.is_meta:
+        return tensor  # it has no elements, which a view with address 0 says
+    return tensor.cpu().resolve_conj().resolve_neg()
