@@ -93,6 +93,19 @@ def test_torch_page(names, capsys):
     assert any(node.name == "model/fc/addmm" for node in names["metadata"].nodes)
 
 
+def test_dumping_page(names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    writing, reading = blocks("docs/dumping.md")
+    exec(writing, names)
+    # The page reads another tensor than the one its example watches.
+    hook = tt.DumpingDebugHook("all", watch_fn=lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary"))
+    with tt.MonitoredSession(tt.torch.Session(names["step"]), hooks=[hook]) as session:
+        session.run(None, names["feeds"])
+    exec(reading.replace('"dumps"', '"all"'), names)
+    assert len(names["history"]) == 1
+    assert names["first_bad"] == []
+
+
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

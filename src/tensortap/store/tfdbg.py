@@ -1,4 +1,4 @@
-"""Reading a run in tfdbg's layout: one file per tensor, each a bare `Event` message (BEHAVIOURS E1–E10)."""
+"""Reading a run in tfdbg's layout: one file per tensor, each a bare `Event` message."""
 
 from __future__ import annotations
 
