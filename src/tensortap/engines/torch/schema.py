@@ -21,7 +21,8 @@ _UNDECLARED_WRITES = {
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
 }
 
-_ops: dict[Any, Op] = {}
+# By identity, because operators hash themselves in Python; each Op keeps its operator alive.
+_ops: dict[int, Op] = {}
 
 
 class Op:
@@ -147,9 +148,9 @@ def _comparable(value: Any) -> Any:
 
 def op_of(func: Any) -> Op:
     """The `Op` of an overload, made once."""
-    found = _ops.get(func)
+    found = _ops.get(id(func))
     if found is None:
-        found = _ops[func] = Op(func)
+        found = _ops[id(func)] = Op(func)
     return found
 
 

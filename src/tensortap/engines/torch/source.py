@@ -17,10 +17,13 @@ from tensortap.records import Frame
 
 __all__ = ["capture_stack", "first_user_frame", "ran_compiled"]
 
+_CLASSIFIED_LIMIT = 50_000
 _STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any model, bounded for recursion
 
 _LIBRARY, _USER, _BACKWARD, _COMPILED = range(4)
-_kinds: dict[CodeType, int] = {}
+# By identity: hashing a code object reads all of its bytecode, and this is asked several times for every op.
+_kinds: dict[int, int] = {}
+_classified: list[CodeType] = []  # kept, so that an identity is not given to another
 
 
 def _folder(path: str) -> str:
@@ -34,9 +37,13 @@ _SITE = (_folder(sysconfig.get_paths()["purelib"]), _folder(sysconfig.get_paths(
 
 
 def _kind(code: CodeType) -> int:
-    found = _kinds.get(code)
+    found = _kinds.get(id(code))
     if found is None:
-        found = _kinds[code] = _classify(code)
+        if len(_classified) >= _CLASSIFIED_LIMIT:  # a program that makes code as it goes
+            _kinds.clear()
+            _classified.clear()
+        found = _kinds[id(code)] = _classify(code)
+        _classified.append(code)
     return found
 
 
@@ -64,9 +71,10 @@ def first_user_frame(frame: FrameType | None) -> FrameType | None:
     by the backward pass, whose own line says nothing about the op.
     """
     while frame is not None:
-        kind = _kinds.get(frame.f_code)
+        code = frame.f_code
+        kind = _kinds.get(id(code))
         if kind is None:
-            kind = _kind(frame.f_code)
+            kind = _kind(code)
         if kind == _USER:
             return frame
         if kind == _BACKWARD:
