@@ -15,6 +15,7 @@ import tensortap as tt
 from tensortap.analyze.numbers import summarize
 from tensortap.analyze.slicing import parse_slices, split_slices
 from tensortap.commands import COMMANDS, main
+from tensortap.reader import SessionDir, has_inf_or_nan
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,72 @@ def test_export(dumps, capsys, tmp_path, name):
     if name == "tfdbg":
         _, out, _ = run(capsys, "ls", target, "--json")
         assert "model/0/addmm:0" in {each["tensor"] for each in json.loads(out)["tensors"]}
+
+
+@pytest.fixture(scope="module")
+def whole_values(tmp_path_factory):
+    """The default dump: values only, no health; the second run holds a NaN."""
+    root = tmp_path_factory.mktemp("values") / "dumps"
+    hook = tt.DumpingDebugHook(root)
+    with tt.MonitoredSession(tt.torch.Session(lambda x: {"y": x.log() + 1}), hooks=[hook]) as session:
+        for value in (1.0, -1.0):
+            session.run("y", {"x": torch.full((3,), value)})
+    return root
+
+
+def test_bad_looks_into_values_where_no_health_was_recorded(whole_values, capsys):
+    _, out, _ = run(capsys, "ls", whole_values, "--run", 1, "--bad", "--json")
+    assert [each["tensor"] for each in json.loads(out)["tensors"]] == ["log:0", "add:0"]
+    _, out, _ = run(capsys, "ls", whole_values, "--bad", "--json")
+    assert [each["run"] for each in json.loads(out)["runs"]] == [1]
+
+
+def test_the_first_bad_tensor_is_the_same_from_pills_and_from_values(dumps, whole_values):
+    (found,) = SessionDir(whole_values).run(1).find(has_inf_or_nan, first_n=1)
+    assert found.tensor_name == "log:0"
+    bad = SessionDir(dumps).run(2).find(has_inf_or_nan)
+    by_op = {
+        op: [d.tensor_name for d in bad if d.debug_op == op]
+        for op in ("DebugIdentity", "DebugNumericSummary")
+    }
+    assert by_op["DebugIdentity"] == by_op["DebugNumericSummary"]
+    assert SessionDir(dumps).run(0).find(has_inf_or_nan) == []
+
+
+def test_health_of_all_runs_as_parquet(dumps, capsys, tmp_path):
+    import pyarrow.parquet
+
+    target = tmp_path / "health.parquet"
+    assert run(capsys, "export", dumps, "-o", target)[0] == 0
+    assert set(pyarrow.parquet.read_table(target)["run"].to_pylist()) == {0, 1, 2}
+
+
+def test_a_failed_export_leaves_everything_alone(whole_values, capsys, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years")
+    old = tmp_path / "old.npz"
+    old.write_bytes(b"old")
+    before = sorted(whole_values.rglob("*"))
+    for arguments in (
+        ("export", whole_values, "--to", "npz", "-o", whole_values, "--force"),
+        ("export", whole_values, "--to", "tfdbg", "-o", whole_values.parent, "--force"),
+        ("export", whole_values, "--to", "tfdbg", "-o", precious, "--force"),
+        ("export", whole_values, "--to", "npz", "-o", precious, "--force"),
+        ("export", whole_values, "--run", 99, "-o", old, "--force"),
+        ("export", tmp_path / "nowhere", "-o", old, "--force"),
+    ):
+        assert run(capsys, *arguments)[0] == 2, arguments
+    assert sorted(whole_values.rglob("*")) == before
+    assert (precious / "thesis.txt").read_text() == "years"
+    assert old.read_bytes() == b"old"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["old.npz", "precious"]
+
+
+def test_a_terminal_without_unicode(dumps):
+    command = [sys.executable, "-m", "tensortap.commands", "ls", str(dumps)]
+    done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_teaches(capsys):

@@ -67,7 +67,7 @@ def test_a_watch_that_matches_nothing_is_told_with_the_closest_names():
     assert plan.unmatched(nodes) == [
         "model/fc/adddmm:0: no such node. Did you mean 'model/fc/addmm'?",
         "y:5: the node has 2 outputs.",
-        "node_name_regex_allowlist='decoder/': none of 3 nodes matched.",
+        "node_name_regex_allowlist='decoder/': no node matched.",
     ]
 
 
@@ -90,3 +90,13 @@ def test_an_op_that_cannot_be_made_stops_the_run_before_it_starts_unless_tolerat
     plan, urls = plan_watches([DebugTensorWatch("*", -1, ["NoSuchOp", "DebugNanCount"], [A], True)])
     assert resolved(plan, urls, X) == {"DebugNanCount": [A]}
     assert [text for text, _ in plan.left_out] == ["NoSuchOp"]
+
+
+def test_an_expression_that_would_match_inside_a_name_is_told_so():
+    nodes = (Node("model/attn/softmax", "aten::_softmax", outputs=(TensorSpec("float32", (2,)),)),)
+    plan, _ = plan_watches(
+        [DebugTensorWatch("*", -1, ["DebugNanCount"], ["memcbk:///a"], False, TensorPattern("softmax"))]
+    )
+    assert plan.wanted(nodes[0], 0) is None
+    (sentence,) = plan.unmatched(nodes)
+    assert "'.*softmax' would match 'model/attn/softmax'" in sentence

@@ -69,7 +69,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], right: S
     """Columns as wide as they need to be; those in `right` are aligned to the right."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
-    for row in [list(headings), *texts]:
+    for row in [list(headings), *texts] if any(headings) else texts:
         cells = [
             cell.rjust(width) if heading in right else cell.ljust(width)
             for cell, width, heading in zip(row, widths, headings, strict=True)

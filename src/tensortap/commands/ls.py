@@ -27,6 +27,7 @@ A session directory is listed run by run: step, tensors, size, how many tensors 
 and what was dropped. With --run, or on a run directory, its tensors are listed in order of time.
 
   tensortap ls dumps                    all runs
+  tensortap ls dumps --bad              only runs with NaN or infinite elements
   tensortap ls dumps --run -1           tensors of the last run
   tensortap ls dumps --run 3 -n attn    tensors of run 3 whose name contains attn
   tensortap ls dumps --run 3 --bad      only those with NaN or infinite elements
@@ -39,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     add_run_arguments(parser)
     parser.add_argument("-n", "--name", metavar="REGEX", help="only tensors whose name contains this")
-    parser.add_argument("--bad", action="store_true", help="only tensors with NaN or infinite elements")
+    parser.add_argument(
+        "--bad",
+        action="store_true",
+        help="only what has NaN or infinite elements; reads whole values where no health was recorded",
+    )
     parser.add_argument("-s", "--sort", choices=SORT_KEYS, default="time", help="order of the tensors")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -50,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
 
     found = open_directory(options.directory)
     if isinstance(found, SessionDir) and options.run is None:
+        if options.name is not None or options.sort != "time":
+            raise ValueError("-n and -s are about the tensors of a run; name one with --run.")
         return _list_runs(found, options)
     return _list_tensors(open_run(options), options)
 
@@ -58,7 +65,9 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
     rows = []
     for ref in session:
         try:
-            rows.append(_describe_run(ref.open(validate=False), ref.index, ref.timestamp))
+            row = _describe_run(ref.open(validate=False), ref.index, ref.timestamp, look=options.bad)
+            if options.task in (None, row["task"]) and (row["bad"] or not options.bad):
+                rows.append(row)
         except (OSError, ValueError) as error:
             rows.append({"run": ref.index, "name": ref.name, "error": str(error)})
     if options.json:
@@ -86,10 +95,10 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
     return 0
 
 
-def _describe_run(run: DebugDumpDir, index: int, timestamp: int) -> dict[str, Any]:
+def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> dict[str, Any]:
     data = run.dumped_tensor_data
     metadata = run.source.core_metadata
-    pills = [_pill(datum) for datum in data if datum.debug_op == "DebugNumericSummary"]
+    judged = [bad for bad in (_is_bad(datum, look) for datum in data) if bad is not None]
     counts = run.counts
     notices = run.notices
     return {
@@ -100,8 +109,8 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int) -> dict[str, An
         "started": datetime.fromtimestamp(timestamp / 1e6).strftime("%Y-%m-%d %H:%M:%S"),
         "tensors": len(data),
         "bytes": sum(datum.dump_size_bytes or 0 for datum in data),
-        "bad": sum(map(_is_bad, pills)) if pills else None,
-        "dropped": sum(n for reason, n in counts.items() if reason.startswith("dropped")),
+        "bad": sum(judged) if judged else None,
+        "dropped": counts.get("dropped", 0),
         "counts": counts,
         "status": run.error or ("incomplete" if notices else "complete"),
         "notices": notices,
@@ -109,7 +118,7 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int) -> dict[str, An
 
 
 def _list_tensors(run: DebugDumpDir, options: argparse.Namespace) -> int:
-    rows = [_describe_tensor(run, datum) for datum in _chosen(run, options)]
+    rows = [_describe_tensor(run, datum, look=options.bad) for datum in _chosen(run, options)]
     if options.bad:
         rows = [row for row in rows if row["bad"]]
     if options.sort != "time":
@@ -149,17 +158,14 @@ def _chosen(run: DebugDumpDir, options: argparse.Namespace) -> list[DebugTensorD
     return [datum for datum in data if pattern.search(datum.tensor_name)]
 
 
-def _describe_tensor(run: DebugDumpDir, datum: DebugTensorDatum) -> dict[str, Any]:
-    health: str | None = None
-    bad: bool | None = None
-    if datum.debug_op == "DebugNumericSummary":
-        pill = _pill(datum)
-        bad = _is_bad(pill)
-        health = _health_text(pill)
-    elif datum.debug_op == "DebugNanCount":
+def _describe_tensor(run: DebugDumpDir, datum: DebugTensorDatum, look: bool) -> dict[str, Any]:
+    bad = _is_bad(datum, look)
+    health: str | None = None if bad is None else "bad" if bad else "good"
+    if bad and datum.debug_op == "DebugNumericSummary":
+        health = _health_text(_pill(datum))
+    elif bad and datum.debug_op == "DebugNanCount":
         count: Any = datum.get_tensor()
-        number = int(count[0])
-        bad, health = number > 0, f"{number} nan" if number else "good"
+        health = f"{int(count[0])} nan"
     return {
         "tensor": datum.tensor_name,
         "debug_op": datum.debug_op,
@@ -184,8 +190,13 @@ def _pill(datum: DebugTensorDatum) -> list[float]:
     return [float(each) for each in value] if getattr(value, "size", 0) >= 14 else [0.0] * 14
 
 
-def _is_bad(pill: list[float]) -> bool:
-    return bool(pill[2] or pill[3] or pill[7])
+def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
+    """Whether a tensor had NaN or infinite elements; None if only reading the whole value would tell."""
+    from tensortap.reader import has_inf_or_nan
+
+    if datum.debug_op == "DebugHash" or (datum.debug_op == "DebugIdentity" and not look):
+        return None
+    return has_inf_or_nan(datum, datum.get_tensor())
 
 
 def _health_text(pill: list[float]) -> str:
@@ -194,4 +205,4 @@ def _health_text(pill: list[float]) -> str:
 
 
 def _or_dash(value: Any) -> Any:
-    return "–" if value is None else value
+    return "-" if value is None else value

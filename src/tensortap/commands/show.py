@@ -53,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
     datum, others = _find(dump, name, options)
     value: Any = datum.get_tensor()
     plain = hasattr(value, "dtype")
+    if slices and datum.debug_op != "DebugIdentity":
+        raise ValueError(f"Only {datum.debug_op} of {name!r} was recorded; slices need DebugIdentity.")
     if plain and slices:
         try:
             value = value[slices]
@@ -91,7 +93,7 @@ def _find(
     data = [datum for datum in dump.dumped_tensor_data if datum.tensor_name == full]
     if not data:
         names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        raise ValueError(f"The run has no tensor {name!r}.{nearest(full, names)}")
+        raise ValueError(f"{dump.dump_root.name} has no tensor {name!r}.{nearest(full, names)}")
     ops = list(dict.fromkeys(datum.debug_op for datum in data))
     op = options.op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
     data = [datum for datum in data if datum.debug_op == op]

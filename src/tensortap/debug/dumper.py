@@ -25,13 +25,20 @@ from tensortap.store.description import RunDescription, write_description
 from tensortap.store.layout import run_name
 from tensortap.watch.urls import file_url, parse_debug_url
 
-__all__ = ["Dumper", "step_of"]
+__all__ = ["Dumper", "check_limits", "step_of"]
 
 FLUSH_SECS = 60.0
 """How long the end of a session waits for its records; what comes later is still written."""
 
 _PREPARED_KEPT = 64  # more runs than threads that can be between preparing a run and starting it
 _TEXT_LIMIT = 1 << 16
+
+
+def check_limits(budget: object, retention: object) -> None:
+    """Refuse what is no budget or no retention, before a run could stumble over it."""
+    for name, value, kind in (("budget", budget, Budget), ("retention", retention, Retention)):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name}= takes a tensortap {kind.__name__}(...), got {value!r}.")
 
 
 class Dumper:
@@ -59,6 +66,7 @@ class Dumper:
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
         queue: WriterQueue | None = None,
     ) -> None:
+        check_limits(budget, retention)
         # Absolute, because the program may change its directory while the writer is busy.
         self.root = Path(os.path.abspath(claim_session_root(session_root)))
         self.retention = retention or Retention()

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
+from tensortap.debug.dumper import FLUSH_SECS, Dumper, check_limits, step_of
 from tensortap.debug.non_interactive import WatchFn, check_watch_fn
 from tensortap.debug.threads import ThreadFilter
 from tensortap.engines.options import RunOptions
@@ -59,6 +59,7 @@ class DumpingDebugHook(SessionRunHook):
         retention: Retention | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
     ) -> None:
+        check_limits(budget, retention)
         self._session_root = session_root
         self._watch_fn = check_watch_fn(watch_fn)
         self._thread_filter = ThreadFilter(thread_name_filter)
@@ -111,10 +112,12 @@ class DumpingDebugHook(SessionRunHook):
     def end(self, session: Any) -> None:
         """Wait for the records of the session."""
         if self._dumper is not None:
+            self._dumper.settle()
             self._dumper.close()
 
     def on_error(self, session: Any, error: BaseException) -> None:
         """Write what retention holds back, for it led to the error, and wait."""
         if self._dumper is not None:
+            self._dumper.settle()
             self._dumper.keep_held()
             self._dumper.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.store.health import PILL_COLUMNS, PILL_OP
 from tensortap.store.source import StoredTensor
 from tensortap.store.tfdbg import tensor_at
 from tensortap.store.values import InconvertibleTensorProto, TensorValue
@@ -100,18 +101,25 @@ class DebugTensorDatum:
 
 
 def has_inf_or_nan(datum: DebugTensorDatum | None, tensor: Any) -> bool:
-    """Whether a value holds any NaN or infinity; for all float, complex and extension types.
+    """Whether a tensor held any NaN or infinity; for all float, complex and extension types.
 
-    False for strings, integers, structured, empty, uninitialised and inconvertible values.
+    Of a health pill or a NaN count it is the counts that are asked, not the numbers they are made of. False for
+    strings, integers, structured, empty, uninitialised and inconvertible values, and for hashes.
 
     >>> import ml_dtypes
     >>> has_inf_or_nan(None, np.array([1, np.nan], ml_dtypes.bfloat16))
     True
     """
-    del datum
     if tensor is None or isinstance(tensor, InconvertibleTensorProto):
         return False
     array = np.asarray(tensor)
+    debug_op = None if datum is None else datum.debug_op
+    if debug_op == PILL_OP and array.size >= len(PILL_COLUMNS):
+        return bool(array[2] or array[3] or array[7])
+    if debug_op == "DebugNanCount":
+        return bool(array.any())
+    if debug_op == "DebugHash":
+        return False
     # Extension types such as bfloat16 are of NumPy's kind V, like structured ones, but have no fields.
     if array.dtype.kind not in "fcV" or array.dtype.names is not None or array.dtype.subdtype is not None:
         return False

@@ -53,7 +53,7 @@ class Retention:
     def __post_init__(self) -> None:
         if self.steps is not None and not hasattr(self.steps, "__contains__"):
             raise TypeError(f"steps must be a set, a range or a list of steps, got {self.steps!r}.")
-        if self.every is not None and self.every < 1:
+        if self.every is not None and (not isinstance(self.every, int) or self.every < 1):
             raise ValueError(f"every must be at least 1, got {self.every!r}.")
         if self.when is not None and self.when != "inf_or_nan" and not callable(self.when):
             raise TypeError(f"when must be 'inf_or_nan' or a function of a record, got {self.when!r}.")

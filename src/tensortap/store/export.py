@@ -85,7 +85,7 @@ def export_safetensors(run: Any, dest: str | Path, keep: Keep | None = None) -> 
 
 
 def export_parquet(run: Any, dest: str | Path) -> ExportReport:
-    """Write the health pills of a run as one Parquet table, a row per pill.
+    """Write the health pills of a run, or of a list of runs, as one Parquet table, a row per pill.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -96,14 +96,23 @@ def export_parquet(run: Any, dest: str | Path) -> ExportReport:
         raise ImportError("Parquet files need pyarrow: pip install 'tensortap[parquet]'.") from error
     report = ExportReport()
     columns: dict[str, list[Any]] = {name: [] for name in _PARQUET_COLUMNS}
-    source = resolve_run(run)
+    for each in run if isinstance(run, (list, tuple)) else [run]:
+        for row in _pill_rows(resolve_run(each), report):
+            for name, item in zip(_PARQUET_COLUMNS, row, strict=True):
+                columns[name].append(item)
+            report.written += 1
+    parquet.write_table(pyarrow.table(columns), dest)
+    return report
+
+
+def _pill_rows(source: RunSource, report: ExportReport) -> Iterator[tuple[Any, ...]]:
+    facts = source.core_metadata[0] if source.core_metadata else None
     for key, tensor in _keyed(source, lambda each: each.debug_op == PILL_OP):
         value = _array(tensor, key, report)
         if value is None or value.size < len(PILL_COLUMNS):
             continue
         numbers = value.reshape(-1).tolist()
-        facts = source.core_metadata[0] if source.core_metadata else None
-        row = (
+        yield (
             facts.session_run_index if facts else -1,
             facts.global_step if facts else -1,
             source.task,
@@ -113,11 +122,6 @@ def export_parquet(run: Any, dest: str | Path) -> ExportReport:
             *numbers[: len(PILL_COLUMNS)],
             [int(size) for size in numbers[len(PILL_COLUMNS) :]],
         )
-        for name, item in zip(_PARQUET_COLUMNS, row, strict=True):
-            columns[name].append(item)
-        report.written += 1
-    parquet.write_table(pyarrow.table(columns), dest)
-    return report
 
 
 _PARQUET_COLUMNS = ("run", "step", "task", "timestamp", "device", "tensor", *PILL_COLUMNS, "shape")

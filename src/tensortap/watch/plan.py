@@ -7,6 +7,7 @@ watches are otherwise equal share one plan with all it has resolved.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -130,7 +131,7 @@ class WatchPlan:
                 count = outputs[watch.node_name]
                 sentences.append(f"{watch}: the node has {count} output{'s' * (count != 1)}.")
             elif watch.node_name == ANY_NODE:
-                sentences.append(f"{watch}: none of {len(outputs)} nodes matched.")
+                sentences.append(f"{watch}: no node matched.{_hint(watch.pattern, outputs)}")
             else:
                 sentences.append(f"{watch}: no such node.{nearest(watch.node_name, outputs)}")
         if not sentences:
@@ -161,6 +162,17 @@ class WatchPlan:
             for op in self._ops[position]:
                 urls_of.setdefault(op, {}).update(dict.fromkeys(watch.urls))
         return tuple((op, tuple(urls)) for op, urls in urls_of.items() if urls) or None
+
+
+def _hint(pattern: TensorPattern | None, names: Iterable[str]) -> str:
+    """What a pattern that matched nothing may have meant."""
+    regex = None if pattern is None else pattern.node_name_regex_allowlist
+    if regex is None:
+        return ""
+    inside = [name for name in names if re.search(regex, name)]
+    if inside:
+        return f" Expressions match at the start of a name; '.*{regex}' would match {inside[0]!r}."
+    return nearest(regex, names)
 
 
 _plans: OrderedDict[tuple[_Watch, ...], WatchPlan] = OrderedDict()
