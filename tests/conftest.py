@@ -2,5 +2,15 @@
 
 import os
 
+import pytest
+
 # Tests run in parallel on few cores; waiting threads of PyTorch would take them from each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def warnings_given_once_are_given_in_every_test():
+    """What is said once per process is said once per test, whichever tests ran before."""
+    from tensortap.sink.base import notices
+
+    notices.forget()

@@ -140,6 +140,10 @@ class Notices:
         self._given[key] = None
         return True
 
+    def forget(self) -> None:
+        """Give every warning again the next time its cause comes up."""
+        self._given.clear()
+
     def warn(self, key: object, message: str, *args: object) -> None:
         """Log a warning, the first time only."""
         if self.is_first(key):

@@ -76,6 +76,8 @@ class Publisher:
         if debug_options.global_step >= 0:
             run_info = replace(run_info, global_step=debug_options.global_step)
         self.info = run_info
+        # A file URL names the run; what is before it, or any other URL, stays the same for a session.
+        self._session = tuple(url.rpartition("/")[0] if "/run_" in url else url for url in urls)
         self._sinks: list[Sink] = []
         try:
             for url in urls:
@@ -165,7 +167,7 @@ class Publisher:
 
     def _report_unmatched(self, nodes: tuple[Node, ...]) -> None:
         sentences = self._plan.unmatched(nodes)
-        if not sentences or not notices.is_first(tuple(sentences)):
+        if not sentences or not notices.is_first((self._session, *sentences)):
             return
         more = len(sentences) - _SENTENCES_SHOWN
         shown = "\n  ".join([*sentences[:_SENTENCES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
