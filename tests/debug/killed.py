@@ -47,6 +47,12 @@ def train(root: Path, pipe: int) -> None:
                 os.write(pipe, f"{run}\n".encode())
 
 
+def wait_for_content(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.stat().st_size and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def main(root: Path, seed: int, times: int) -> None:
     torch.set_num_threads(1)
     # Warm up what every child would otherwise spend its short life on.
@@ -62,7 +68,11 @@ def main(root: Path, seed: int, times: int) -> None:
         if child == 0:
             train(place, flushed)
             os._exit(0)
-        time.sleep(moments.uniform(0.02, 0.4))
+        if (
+            number % 2
+        ):  # every other one lives long enough to have flushed something, however slow the machine
+            wait_for_content(place / "flushed")
+        time.sleep(moments.uniform(0.02, 0.3))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(flushed)

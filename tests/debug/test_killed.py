@@ -45,6 +45,6 @@ def test_every_completed_record_is_readable_and_every_torn_run_is_reported(kille
             assert dump.notices == []
             assert dump.counts["written"] == dump.size > 50
             assert dump.loaded_partition_graphs()
-    assert flushed_runs > TIMES
+    assert flushed_runs >= TIMES // 2
     assert runs > flushed_runs
     assert unfinished > 0, "no kill hit a run in the middle: the test has lost its subject"
