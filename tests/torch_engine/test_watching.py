@@ -132,3 +132,15 @@ def test_a_mistake_in_a_watch_is_an_error_before_the_step_runs():
     with pytest.raises(tt.errors.InvalidArgumentError, match="DebugNothing"):
         session.run(None, {"x": torch.ones(2, 4)}, options)
     assert session.global_step == 0
+
+
+def test_a_failure_at_the_end_of_a_watched_run_never_reaches_the_program(monkeypatch, caplog):
+    def broken(self):
+        raise RuntimeError("device lost")
+
+    monkeypatch.setattr(watching.Watching, "_collect", broken)
+    session = tt.torch.Session(lambda x: {"y": x + 1})
+    assert watched(session, torch.ones(2), "DebugNumericSummary")
+    assert session.global_step == 1
+    assert session.faults == 1
+    assert "device lost" in caplog.text

@@ -164,7 +164,10 @@ class EngineSession:
                     raise
                 finally:
                     if watching is not None:
-                        watching.finish(self._graph.settled(seen.nodes), error)
+                        try:
+                            watching.finish(self._graph.settled(seen.nodes), error)
+                        except Exception:  # ours, and no reason to lose the user's step
+                            seen.fault("finishing the watches of a run")
                 self._after_observing(seen)
             with self._lock:
                 self._global_step += 1
