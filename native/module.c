@@ -111,31 +111,11 @@ static PyObject *deliver(const double *row, int slots, PyObject *out) {
     Py_RETURN_NONE;
 }
 
-static PyObject *py_summary(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    Layout layout;
+static int fill_row(Layout *l, int dtype, double lower, double upper, double *row) {
     Summary s = {.min = INFINITY, .max = -INFINITY, .mean = NAN, .variance = NAN};
-    double row[HEADER + MAX_RANK];
-    int dtype;
-    if (nargs != 7) {
-        PyErr_Format(PyExc_TypeError, "summary takes 7 arguments, got %zd", nargs);
-        return NULL;
-    }
-    if (read_tensor(args, &layout, &dtype) < 0) return NULL;
-    double lower = PyFloat_AsDouble(args[4]), upper = PyFloat_AsDouble(args[5]);
-    if ((lower == -1.0 || upper == -1.0) && PyErr_Occurred()) return NULL;
-
-    int rank = layout.rank, initialised = !is_uninitialised(&layout);
-    for (int i = 0; i < rank; i++) row[HEADER + i] = (double)layout.size[i];
-    if (initialised) {
-        if (product(&layout) >= BIG) {
-            Py_BEGIN_ALLOW_THREADS
-            summarise(active, dtype, &layout, lower, upper, &s);
-            Py_END_ALLOW_THREADS
-        } else {
-            summarise(active, dtype, &layout, lower, upper, &s);
-        }
-    }
+    int rank = l->rank, initialised = !is_uninitialised(l);
+    for (int i = 0; i < rank; i++) row[HEADER + i] = (double)l->size[i]; /* summarising joins dimensions */
+    if (initialised) summarise(active, dtype, l, lower, upper, &s);
     row[0] = initialised;
     row[1] = s.elements;
     row[2] = s.nan;
@@ -150,7 +130,46 @@ static PyObject *py_summary(PyObject *module, PyObject *const *args, Py_ssize_t 
     row[11] = s.variance;
     row[12] = numbers[dtype];
     row[13] = rank;
-    return deliver(row, HEADER + rank, args[6]);
+    return HEADER + rank;
+}
+
+/* For callers that are not Python: the same with plain C arguments. They have checked dtype and rank. */
+static void summary_row(const void *data, int dtype, int rank, const int64_t *sizes, const int64_t *strides,
+                        double lower, double upper, double *row) {
+    Layout l;
+    l.data = data;
+    l.itemsize = dtype_size(dtype);
+    l.rank = rank;
+    for (int i = 0; i < rank; i++) {
+        l.size[i] = sizes[i];
+        l.stride[i] = strides[i] * l.itemsize;
+    }
+    fill_row(&l, dtype, lower, upper, row);
+}
+
+static PyObject *py_summary_address(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    return PyLong_FromVoidPtr((void *)(uintptr_t)summary_row);
+}
+
+static PyObject *py_summary(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    Layout layout;
+    double row[HEADER + MAX_RANK];
+    int dtype;
+    if (nargs != 7) {
+        PyErr_Format(PyExc_TypeError, "summary takes 7 arguments, got %zd", nargs);
+        return NULL;
+    }
+    if (read_tensor(args, &layout, &dtype) < 0) return NULL;
+    double lower = PyFloat_AsDouble(args[4]), upper = PyFloat_AsDouble(args[5]);
+    if ((lower == -1.0 || upper == -1.0) && PyErr_Occurred()) return NULL;
+
+    int release = product(&layout) >= BIG;
+    PyThreadState *released = release ? PyEval_SaveThread() : NULL;
+    int slots = fill_row(&layout, dtype, lower, upper, row);
+    if (release) PyEval_RestoreThread(released);
+    return deliver(row, slots, args[6]);
 }
 
 static PyObject *py_nan_count(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
@@ -224,6 +243,8 @@ static PyObject *py_use_isa(PyObject *module, PyObject *name) {
 static PyMethodDef methods[] = {
     {"summary", (PyCFunction)(void (*)(void))py_summary, METH_FASTCALL,
      "summary(address, code, shape, strides, lower, upper, out)\n--\n\nThe numeric summary of a tensor."},
+    {"summary_address", py_summary_address, METH_NOARGS,
+     "summary_address()\n--\n\nThe address of `summary` for callers in C."},
     {"nan_count", (PyCFunction)(void (*)(void))py_nan_count, METH_FASTCALL,
      "nan_count(address, code, shape, strides)\n--\n\nThe number of NaN elements."},
     {"configure", py_configure, METH_VARARGS,

@@ -6,6 +6,7 @@
     ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
     ├── SessionClosedError (RuntimeError)  a session used after close()
     ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
+    ├── NativeBuildError (RuntimeError)    the native interceptor cannot be built or loaded here
     ├── NanLossDuringTrainingError (RuntimeError)
     └── OpError (RuntimeError)             an operation failed while a run executed
         ├── CancelledError            ├── NotFoundError           ├── AbortedError *
@@ -48,6 +49,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "NanLossDuringTrainingError",
+    "NativeBuildError",
     "NotFoundError",
     "OpError",
     "OutOfRangeError",
@@ -85,6 +87,25 @@ class SessionClosedError(TensortapError, RuntimeError):
 
 class CheckpointError(TensortapError, RuntimeError):
     """A checkpoint could not be written, read or applied; the message names the file and the entry."""
+
+
+class NativeBuildError(TensortapError, RuntimeError):
+    """The native interceptor cannot be built or used on this machine.
+
+    Attributes:
+        reason: what is wrong, in one sentence.
+        fix: what to do about it, in one sentence.
+        detail: lines that show it, such as the end of a compiler's output; may be empty.
+    """
+
+    def __init__(self, reason: str, fix: str, detail: str = "") -> None:
+        super().__init__(f"{reason} {fix}" + (f"\n{detail}" if detail else ""))
+        self.reason = reason
+        self.fix = fix
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[type[NativeBuildError], tuple[str, str, str]]:
+        return type(self), (self.reason, self.fix, self.detail)  # it may cross to another process
 
 
 class NanLossDuringTrainingError(TensortapError, RuntimeError):

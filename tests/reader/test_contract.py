@@ -1,4 +1,4 @@
-"""The same queries over the packed and the tfdbg layout of one run (E11–E29)."""
+"""The same queries over the packed layout, written in either way, and the tfdbg layout of one run (E11–E29)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.store.sample import CPU, GPU, INFO, START, nodes, records, write_samp
 IDENTITY = "DebugIdentity"
 
 
-@pytest.fixture(params=["packed", "tfdbg"])
+@pytest.fixture(params=["packed", "batches", "tfdbg"])
 def dump(request, tmp_path):
-    path = write_sample(tmp_path / "root")
+    path = write_sample(tmp_path / "root", batches=request.param == "batches")
     if request.param == "tfdbg":
         report = export_tfdbg(path, tmp_path / "tfdbg")
         assert report.written == len(records())

@@ -23,6 +23,7 @@ MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 def valid(tmp_path_factory):
     root = tmp_path_factory.mktemp("valid")
     run = write_sample(root / "packed")
+    write_sample(root / "batches", batches=True)
     export_tfdbg(run, root / "tfdbg" / run.name)
     return root
 
@@ -51,7 +52,7 @@ def use(root: Path) -> None:
         run.open()
 
 
-@pytest.mark.parametrize("layout", ["packed", "tfdbg"])
+@pytest.mark.parametrize("layout", ["packed", "batches", "tfdbg"])
 @MANY
 @given(data=st.data())
 def test_flipped_and_missing_bytes(valid, tmp_path, layout, data):

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
-from tensortap.records import Frame, Node, Record, RunInfo, TensorSpec, device_name
+from tensortap.records import (
+    RECORD_ROW,
+    Frame,
+    KeyTable,
+    Node,
+    Record,
+    RecordBatch,
+    RunInfo,
+    TensorSpec,
+    device_name,
+)
 from tensortap.store import RunWriter, SessionStore
 
 CPU = device_name("cpu")
@@ -47,6 +58,25 @@ def pill(node, *, nan=0, after=0, device=CPU, elements=4):
     return record(node, values, op="DebugNumericSummary", after=after, device=device)
 
 
+def batch_of(listed, table=None, *, alignment=64, gap=0, backwards=False):
+    """The records as a batch, with their values laid out in one way of many."""
+    table = KeyTable() if table is None else table
+    rows = np.zeros(len(listed), RECORD_ROW)
+    pieces, end = {}, 0
+    for place in reversed(range(len(listed))) if backwards else range(len(listed)):
+        each, value = listed[place], listed[place].data
+        value = value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+        start = -(-(end + gap) // alignment) * alignment
+        key = table.add((each.node_name, each.output_slot, each.debug_op, each.device, each.dtype))
+        rows[place] = (key, len(each.shape), each.timestamp, start, len(value), -1)
+        rows[place]["dims"][: len(each.shape)] = each.shape
+        pieces[start], end = value, start + len(value)
+    data = bytearray(b"\xee") * end
+    for start, value in pieces.items():
+        data[start : start + len(value)] = value
+    return RecordBatch(table, rows, data)
+
+
 def nodes():
     """x, w → fc/addmm → split (two slots) → loss; train waits for loss; a copy of x on the GPU."""
     spec = (TensorSpec("float32", (2, 3)),)
@@ -80,12 +110,16 @@ def records():
     ]
 
 
-def write_sample(root: Path, *, finish=True, info=INFO, devices=(CPU, GPU)) -> Path:
-    """The run directory of the sample run, in a session root."""
+def write_sample(root: Path, *, finish=True, info=INFO, devices=(CPU, GPU), batches=False) -> Path:
+    """The run directory of the sample run, in a session root; what can be is in batches if asked for."""
     with SessionStore(root) as store, store.new_run(info) as run:
-        for each in records():
-            if each.device in devices:
-                run.write(each)
+        listed = [each for each in records() if each.device in devices]
+        table = KeyTable()
+        for in_batch, some in groupby(listed, lambda each: each.dtype != "string" and each.initialized):
+            if batches and in_batch:
+                run.write_batch(batch_of(list(some), table))
+            else:
+                run.write_many(some)
         if finish:
             run.finish(
                 {device: nodes()[device] for device in devices},

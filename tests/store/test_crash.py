@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from tensortap.reader import DebugDumpDir, SessionDir
-from tensortap.records import RunInfo
+from tensortap.records import KeyTable, RunInfo
 from tensortap.store import SessionStore
-from tests.store.sample import INFO, START, pill, record
+from tests.store.sample import INFO, START, batch_of, pill, record
 
-PROGRAM = """
+ONE_BY_ONE = """
 import sys
 from tests.store.sample import *
 with SessionStore(sys.argv[1]) as store:
@@ -32,14 +32,31 @@ with SessionStore(sys.argv[1]) as store:
 """
 
 
+IN_BATCHES = """
+import sys
+from tests.store.sample import *
+table = KeyTable()
+with SessionStore(sys.argv[1]) as store:
+    for index in range(10**6):
+        run = store.new_run(RunInfo(index, index, START + index))
+        for number in range(0, 40, 5):
+            some = range(number, number + 5)
+            values = [record(f"n{n}", np.full(10 + 40 * n, n, np.float32), after=n) for n in some]
+            run.write_batch(batch_of(values + [pill(f"n{n}", after=n) for n in some], table))
+            print(index, number + 4, flush=True)
+        run.finish({CPU: [Node(f"n{number}", "Op", device=CPU) for number in range(40)]}, {})
+"""
+
+
 @pytest.mark.parametrize("batch", range(5))
-def test_kill_at_random_moments_loses_nothing_that_was_written(tmp_path, batch):
+@pytest.mark.parametrize("program", [ONE_BY_ONE, IN_BATCHES], ids=["one_by_one", "in_batches"])
+def test_kill_at_random_moments_loses_nothing_that_was_written(tmp_path, program, batch):
     moments = random.Random(batch)
-    for attempt in range(10):
+    for attempt in range(6):
         root = tmp_path / str(attempt)
         out = tmp_path / f"{attempt}.txt"
         with out.open("w") as stdout:
-            writer = subprocess.Popen([sys.executable, "-c", PROGRAM, str(root)], stdout=stdout)
+            writer = subprocess.Popen([sys.executable, "-c", program, str(root)], stdout=stdout)
             while out.stat().st_size == 0 and writer.poll() is None:
                 time.sleep(0.002)
             time.sleep(moments.uniform(0, 0.25))
@@ -76,6 +93,48 @@ def test_a_torn_tail_is_reported(tmp_path):
     dump = DebugDumpDir(run.path)
     assert [datum.node_name for datum in dump.dumped_tensor_data] == ["a"]
     assert any("incomplete entry" in notice for notice in dump.notices)
+
+
+def two_batches(root, table=None):
+    """A run of two batches; where the frames of the second one start in the index."""
+    table = table or KeyTable()
+    with SessionStore(root) as store, store.new_run(INFO) as run:
+        run.write_batch(batch_of([pill("a"), record("b", np.arange(100))], table))
+        (index,) = run.path.glob("*.index")
+        start = index.stat().st_size
+        run.write_batch(batch_of([pill("c", after=1), record("d", np.arange(100), after=1)], table))
+    return index, start
+
+
+def seen(run_dir):
+    dump = DebugDumpDir(run_dir)
+    return {datum.node_name: datum.get_tensor().tolist() for datum in dump.dumped_tensor_data}, dump.notices
+
+
+def test_a_batch_that_was_torn_at_any_byte_is_reported_and_costs_nothing_before_it(tmp_path):
+    index, start = two_batches(tmp_path)
+    whole, _ = seen(index.parent)
+    assert list(whole) == ["a", "b", "c", "d"]
+    content = index.read_bytes()
+    for length in range(start + 1, len(content)):
+        index.write_bytes(content[:length])
+        found, notices = seen(index.parent)
+        assert found == {name: whole[name] for name in "ab"}
+        assert any(f"the last {length - start} bytes are an incomplete" in notice for notice in notices)
+
+
+def test_a_bit_that_flips_in_a_batch_costs_that_batch_and_is_reported(tmp_path):
+    index, start = two_batches(tmp_path)
+    whole, _ = seen(index.parent)
+    content = index.read_bytes()
+    header = 128
+    for place in range(header, len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        index.write_bytes(damaged)
+        found, notices = seen(index.parent)
+        assert found == {name: whole[name] for name in ("ab" if place >= start else "cd")}
+        assert any("damaged" in notice or "incomplete" in notice for notice in notices)
 
 
 def test_a_lost_value_is_left_out_and_reported(tmp_path):
@@ -162,4 +221,33 @@ def test_a_disk_that_is_full_at_any_write(small_disk, leave):
         later.write(pill("fc", after=10**6))
         later.finish({}, {})
     assert SessionDir(small_disk / "root").history("fc:0")["run"].tolist() == [3, 9]
+    store.close()
+
+
+@pytest.mark.parametrize("leave", [0, 4096, 8192, 16384, 65536])
+def test_a_disk_that_is_full_at_any_batch(small_disk, leave):
+    store = SessionStore(small_disk / "root")
+    run = store.new_run(INFO)
+    table = KeyTable()
+    run.write_batch(batch_of([pill("fc")], table))
+    filler = fill(small_disk, leave)
+    written = []
+    for number in range(60):
+        sizes = [100 + (number + each) % 7 * 60 for each in range(6)]
+        values = [np.full(size, number, np.float32) for size in sizes]
+        batch = [record(f"n{number}", value, after=number) for value in values]
+        try:
+            run.write_batch(batch_of(batch, table, gap=number % 3 * 400))
+            written += [f"n{number}"] * len(batch)
+        except OSError:
+            pass
+    assert len(written) < 360
+    dump = DebugDumpDir(run.path)
+    assert [datum.node_name for datum in dump.dumped_tensor_data] == ["fc", *written]
+    for datum in dump.dumped_tensor_data[1:]:
+        assert set(datum.get_tensor().tolist()) == {int(datum.node_name[1:])}
+    filler.unlink()
+    run.write_batch(batch_of([pill("later", after=100)], table))
+    run.finish({}, {})
+    assert SessionDir(small_disk / "root").history("later:0")["run"].tolist() == [3]
     store.close()

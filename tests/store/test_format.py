@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,54 @@ def test_a_header_is_padded_so_that_entries_start_aligned():
     assert facts == {"device": "/device:CPU:0"}
     assert start == len(header)
     assert start % fmt.ALIGNMENT == 0
+
+
+def blocks_of(listed):
+    """The entries that a block can hold, in one."""
+    rows = np.zeros(len(listed), fmt.block_row(max((len(each.shape) for each in listed), default=0)))
+    keys, values = b"", b""
+    for place, each in enumerate(listed):
+        flags = fmt.IN_DATA_FILE if each.inline is None else fmt.IN_BLOCK
+        offset = each.offset if each.inline is None else len(values)
+        rows[place] = (flags, len(each.shape), each.timestamp, offset, each.nbytes, 0)
+        rows[place]["dims"][: len(each.shape)] = each.shape
+        keys += fmt.encode_key(each.node_name, each.output_slot, each.debug_op, each.dtype)
+        values += each.inline or b""
+    return b"".join(fmt.encode_block(rows, keys, values))
+
+
+blocks = st.lists(
+    entries.map(
+        lambda each: each._replace(
+            initialized=True, has_value=True, offset=-1 if each.inline is not None else 64
+        )
+    ),
+    max_size=6,
+)
+
+
+@given(blocks, entries, blocks)
+def test_blocks_survive_between_entries(before, entry, after):
+    buffer = blocks_of(before) + fmt.encode_entry(entry) + blocks_of(after)
+    assert readable(buffer) == [*before, entry, *after]
+
+
+@given(blocks, blocks, st.data())
+def test_a_torn_or_damaged_block_costs_its_own_records_only(first, second, data):
+    start = len(blocks_of(first))
+    buffer = bytearray(blocks_of(first) + blocks_of(second))
+    place = data.draw(st.integers(start, len(buffer) - 1))
+    assert readable(bytes(buffer[:place])) == first
+    buffer[place] ^= 1 << data.draw(st.integers(0, 7))
+    assert readable(bytes(buffer) + blocks_of(first)) == first + first
+
+
+@given(st.binary(max_size=300), st.integers(0, 3), st.integers(0, 70), st.integers(0, 200))
+def test_a_block_with_a_valid_checksum_and_foreign_content_is_damage_or_entries(content, count, dims, keys):
+    body = struct.pack("<III", count, dims, keys) + content
+    frame = b"TTb\x01" + struct.pack("<II", len(body), zlib.crc32(body)) + body
+    for item in fmt.scan_entries(frame):
+        assert isinstance(item, Damage) or isinstance(item[0], Entry)
 
 
 def test_a_newer_version_says_so():

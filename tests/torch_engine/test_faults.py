@@ -12,9 +12,12 @@ from torch.optim import optimizer as hooks_of_optimizers
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import tensortap as tt
+from tensortap.engines.torch.native.decoder import Decoder
 from tensortap.engines.torch.recorder import Recorder
 from tensortap.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from tests.torch_engine.zoo import ZOO, make_exception_mid_step, make_op_error
+
+pytestmark = pytest.mark.usefixtures("interceptor")
 
 WATCH = tt.RunOptions(taps=[lambda node, slot, tensor: None])
 
@@ -131,15 +134,29 @@ def test_a_failing_tap_is_counted_and_said_once(caplog):
     assert "disk full" in caplog.text
 
 
-@pytest.mark.parametrize("method", ["before", "after", "recording", "_record_gradient"])
-def test_a_bug_of_our_own_never_reaches_the_program(method, monkeypatch):
+BROKEN = {
+    "dispatch": (Recorder, "before after recording _record_gradient".split()),
+    "native": (
+        Decoder,
+        "recording new_operator classify new_entry gradient_scope owner_scope find_new_state begin build gradient "
+        "taps".split(),
+    ),
+}
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_a_bug_of_our_own_never_reaches_the_program(interceptor, number, monkeypatch):
+    owner, methods = BROKEN[interceptor]
+    if number >= len(methods):
+        pytest.skip("there are no more methods to break")
+
     def broken(self, *args):
         raise AttributeError("a bug in the recorder")
 
-    plain = ZOO["adamw_foreach"]()
+    plain = ZOO["adamw_forloop"]()
     expected = [float(plain.step(**plain.batch(run))["loss"].detach()) for run in range(3)]
-    monkeypatch.setattr(Recorder, method, broken)
-    case = ZOO["adamw_foreach"]()
+    monkeypatch.setattr(owner, methods[number], broken)
+    case = ZOO["adamw_forloop"]()
     session = tt.torch.Session(case.step, modules=case.modules, optimizers=case.optimizers)
     got = [float(session.run("loss", case.batch(run), WATCH)) for run in range(3)]
     assert got == expected

@@ -10,6 +10,8 @@ from torch import nn
 import tensortap as tt
 from tensortap.errors import SessionClosedError, UnknownTensorError
 
+pytestmark = pytest.mark.usefixtures("interceptor")
+
 
 class Log(tt.SessionRunHook):
     """Keeps the order of moments, and what a fetch gave."""

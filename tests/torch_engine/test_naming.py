@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import tensortap as tt
 from tests.torch_engine.zoo import ZOO
 
+pytestmark = pytest.mark.usefixtures("interceptor")
+
 
 def nodes_of(step, feeds=None, **options):
     session = tt.torch.Session(step, **options)

@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 import tensortap as tt
 from tensortap.errors import FeedError, UnknownTensorError
 
+pytestmark = pytest.mark.usefixtures("interceptor")
+
 WATCH = tt.RunOptions(taps=[lambda node, slot, tensor: None])
 
 

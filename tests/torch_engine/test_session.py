@@ -20,6 +20,8 @@ from tensortap.errors import (
     UnknownTensorError,
 )
 
+pytestmark = pytest.mark.usefixtures("interceptor")
+
 
 @pytest.fixture
 def training():

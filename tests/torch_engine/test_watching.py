@@ -9,8 +9,12 @@ from torch import nn
 
 import tensortap as tt
 from tensortap.engines.torch import watching
-from tensortap.sink.memory import collect
+from tensortap.records import RunInfo
+from tensortap.sink.memory import MemorySink, collect
+from tensortap.sink.publisher import Publisher
 from tensortap.watch.match import add_debug_tensor_watch, watch_run
+
+pytestmark = pytest.mark.usefixtures("interceptor")
 
 
 def step_of(model):
@@ -144,3 +148,60 @@ def test_a_failure_at_the_end_of_a_watched_run_never_reaches_the_program(monkeyp
     assert session.global_step == 1
     assert session.faults == 1
     assert "device lost" in caplog.text
+
+
+def tapped(tensors, *watches):
+    """Show tensors to the watches of one run; the batches that were handed over."""
+    options = tt.RunOptions()
+    for position, (debug_op, lists) in enumerate(watches):
+        watch_run(options, tt.WatchOptions([debug_op], **lists), f"memcbk:///{position}")
+    batches = []
+    sink = MemorySink(RunInfo(0, 0, 0), [])
+    publisher = Publisher(options.debug_options, sink.info, lambda url, info: sink)
+    publisher.hand_over_batch = lambda batch, positions: batches.append((positions, batch))
+    publisher.hand_over = lambda record, positions: pytest.fail("not in a batch")
+    run = watching.Watching(publisher)
+    for name, tensor in tensors.items():
+        outputs = (tt.TensorSpec("float32", tuple(tensor.shape)),)
+        run.tap(tt.Node(name, f"aten::{name}", outputs=outputs, device="/device:CPU:0"), 0, tensor)
+    run.finish([], "stopped early")
+    return batches, publisher
+
+
+def test_summaries_leave_in_batches_that_share_keys_from_run_to_run():
+    tensors = {f"n{number}": torch.full((number,), 2.0) for number in range(300)}
+    runs = [tapped(tensors, ("DebugNumericSummary", {}))[0] for _ in range(2)]
+    first, second = ([key for _, batch in run for key in batch.rows["key"].tolist()] for run in runs)
+    assert first == second
+    assert len({id(batch.table) for run in runs for _, batch in run}) == 1
+    for batches in runs:
+        assert len(batches) < 30
+        assert {positions for positions, _ in batches} == {(0,)}
+        records = [record for _, batch in batches for record in batch]
+        assert [record.node_name for record in records] == list(tensors)
+        assert [np.frombuffer(record.data)[[1, 14]].tolist() for record in records] == [
+            [n, n] for n in range(300)
+        ]
+        stamps = [record.timestamp for record in records]
+        assert stamps == sorted(stamps)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_each_sink_gets_the_summaries_it_asked_for_in_order(monkeypatch, elsewhere):
+    monkeypatch.setattr(watching, "is_elsewhere", lambda tensor: elsewhere)
+    tensors = {"a": torch.ones(2), "b": torch.tensor([[np.inf]]), "c": torch.ones(()), "d": torch.zeros(3)}
+    muting = "DebugNumericSummary(mute_if_healthy=true)"
+    batches, publisher = tapped(
+        tensors,
+        (muting, {}),
+        (muting, {"node_name_regex_allowlist": "b|d"}),
+        (muting, {"node_name_regex_allowlist": "a"}),
+    )
+    assert [(positions, [record.node_name for record in batch]) for positions, batch in batches] == [
+        ((0,), ["b"]),
+        ((1,), ["b"]),
+    ]
+    assert publisher._muted == [3, 1, 1]
+    (record,) = batches[0][1]
+    assert (record.dtype, record.shape, record.nbytes) == ("float64", (16,), 128)
+    assert np.frombuffer(record.data)[[1, 7, 13, 14, 15]].tolist() == [1, 1, 2, 1, 1]

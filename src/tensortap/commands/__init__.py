@@ -14,9 +14,11 @@ from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
 
+from tensortap.errors import TensortapError
+
 __all__ = ["main"]
 
-COMMANDS = ("ls", "show", "export")
+COMMANDS = ("ls", "show", "export", "build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except (OSError, ValueError, LookupError) as error:
+    except (TensortapError, OSError, ValueError, LookupError) as error:
         text = error.args[0] if isinstance(error, LookupError) and error.args else error
         print(f"tensortap {options.command}: {text}", file=sys.stderr)
         return 2

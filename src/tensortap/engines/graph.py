@@ -81,6 +81,9 @@ class Graph:
         self._finalized = False
         self._lock = threading.RLock()
         self.version = 0
+        self._last_recorded: list[Node] = []
+        self._last_settled: list[Node] = []
+        self._last_version = -1
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
         self.global_step: str | None = None
@@ -216,6 +219,11 @@ class Graph:
         have varied become unknown, so that a graph settles although a learning rate changes.
         """
         with self._lock:
+            nodes = list(nodes)
+            if (
+                nodes == self._last_recorded and self.version == self._last_version
+            ):  # the same objects, mostly
+                return
             for node in nodes:
                 known = self._nodes.get(node.name)
                 if known is node:
@@ -228,6 +236,8 @@ class Graph:
                 if node != known:
                     self._nodes[node.name] = node
                     self.version += 1
+            self._last_recorded, self._last_version = nodes, self.version
+            self._last_settled = [self._nodes[node.name] for node in nodes]
 
     def settled(self, nodes: Iterable[Node]) -> list[Node]:
         """Executed nodes as this graph knows them: without what varies from run to run.
@@ -236,6 +246,9 @@ class Graph:
         that there is nothing new.
         """
         with self._lock:
+            nodes = list(nodes)
+            if nodes == self._last_recorded and self.version == self._last_version:
+                return self._last_settled
             return [self._nodes.get(node.name, node) for node in nodes]
 
     # --- finalisation and collections --------------------------------------------------------------

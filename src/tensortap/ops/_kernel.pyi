@@ -20,6 +20,9 @@ def summary(
 ) -> bytes | None:
     """The summary: 14 + rank float64, written to a buffer or an address, or returned as bytes."""
 
+def summary_address() -> int:
+    """Address of `void f(data, code, rank, sizes, strides, lower, upper, row)`, `summary` for callers in C."""
+
 def nan_count(address: int, code: int, shape: tuple[int, ...], strides: tuple[int, ...], /) -> int:
     """The number of NaN elements."""
 

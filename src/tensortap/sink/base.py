@@ -1,8 +1,8 @@
 """The sink: where the records of one run go, and exact counts of what became of them.
 
-A sink is opened for one run, takes its records with `write`, learns with `finish` that the run is over and
-which nodes it executed, and may then still be busy. `flush` waits for that. A sink never raises into the
-training program for a fault of its own: it counts, says so once, and goes on.
+A sink is opened for one run, takes its records with `write` and `write_batch`, learns with `finish` that the
+run is over and which nodes it executed, and may then still be busy. `flush` waits for that. A sink never
+raises into the training program for a fault of its own: it counts, says so once, and goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from tensortap.records import Node, Record
+from tensortap.records import Node, Record, RecordBatch
 
 __all__ = ["Counts", "Notices", "RunEnd", "Sink", "notices"]
 
@@ -108,6 +108,9 @@ class Sink(Protocol):
 
     def write(self, record: Record) -> None:
         """Take one record, whose data nobody else will change. Never raises, never blocks for long."""
+
+    def write_batch(self, batch: RecordBatch) -> None:
+        """Take many records, with the same effect as taking each."""
 
     def finish(self, end: RunEnd) -> None:
         """The run is over; nothing more will be written."""

@@ -1,18 +1,20 @@
 """Records to files: a run directory, written by the queue's thread from data that the records own.
 
-Records are handed over in small batches, because waking the writer for each of thousands of tiny summaries
-would cost training more than the summaries do. A batch leaves when it is large, old, or the run ends, so a
-crash loses at most the last twentieth of a second.
+Records and batches are handed over in parcels, because waking the writer for each of thousands of tiny
+summaries would cost training more than the summaries do. A parcel leaves when it is large, old, or the run
+ends, so a crash loses at most the last twentieth of a second.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
-from tensortap.records import Record, RunInfo
+from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.sink.base import Counts, RunEnd, by_device, log, notices
 from tensortap.sink.budget import Meter, RunMeter, process_meter
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS, WriterQueue, shared_queue
@@ -22,9 +24,11 @@ from tensortap.store.writer import RunWriter
 
 __all__ = ["FileSink", "open_file_sink"]
 
-BATCH_BYTES = 1 << 20
-BATCH_RECORDS = 256
-BATCH_SECS = 0.05
+PARCEL_BYTES = 1 << 20
+PARCEL_ITEMS = 256
+PARCEL_SECS = 0.05
+SMALL_BATCH_BYTES = 256 << 10
+"""Below this, copying a batch to its neighbours costs less than writing it by itself."""
 RECORD_OVERHEAD_BYTES = 1024
 """What a waiting record weighs besides its value, so that a bound in bytes also bounds their number."""
 
@@ -35,9 +39,12 @@ AFTER_FORK = "written in a forked process"
 
 
 @dataclass
-class _Batch:
-    records: list[Record] = field(default_factory=list)
-    nbytes: int = 0
+class _Parcel:
+    items: list[Record | RecordBatch] = field(default_factory=list)
+    records: int = 0
+    value_bytes: int = 0
+    weight: int = 0
+    """Bytes of memory."""
 
 
 class FileSink:
@@ -80,7 +87,7 @@ class FileSink:
         self._pid = os.getpid()
         self._orphan = False
         self._lock = threading.Lock()
-        self._batch = _Batch()
+        self._parcel = _Parcel()
         self._finished = False
         self._writer: RunWriter | None = None
         self._queue.submit(self._open)
@@ -94,7 +101,9 @@ class FileSink:
             return
         nbytes = record.nbytes
         refusal = self._meter.refusal(nbytes)
-        if refusal is not None:
+        if refusal is None:
+            self._add(record, 1, nbytes, nbytes + RECORD_OVERHEAD_BYTES)
+        else:
             self.counts.drop(refusal)
             notices.warn(
                 (refusal, self._files.root, self._meter.session.limit),
@@ -103,15 +112,30 @@ class FileSink:
                 nbytes,
                 self._meter.explain(refusal),
             )
+
+    def write_batch(self, batch: RecordBatch) -> None:
+        """Take a batch whole, or, if the budget has no room for all of it, the records that fit."""
+        if self._is_orphan():
+            self.counts.drop(AFTER_FORK, len(batch))
             return
+        nbytes = batch.nbytes
+        if self._meter.refusal(nbytes) is None:
+            self._add(batch, len(batch), nbytes, nbytes + batch.rows.nbytes)
+        else:
+            for record in batch:
+                self.write(record)
+
+    def _add(self, item: Record | RecordBatch, records: int, value_bytes: int, weight: int) -> None:
         with self._lock:
-            batch = self._batch
-            batch.records.append(record)
-            batch.nbytes += nbytes + RECORD_OVERHEAD_BYTES
-            if batch.nbytes >= BATCH_BYTES or len(batch.records) >= BATCH_RECORDS:
+            parcel = self._parcel
+            parcel.items.append(item)
+            parcel.records += records
+            parcel.value_bytes += value_bytes
+            parcel.weight += weight
+            if parcel.weight >= PARCEL_BYTES or len(parcel.items) >= PARCEL_ITEMS:
                 self._send()
-            elif len(batch.records) == 1:
-                self._queue.call_later(BATCH_SECS, lambda: self._collect(batch))
+            elif len(parcel.items) == 1:
+                self._queue.call_later(PARCEL_SECS, lambda: self._collect(parcel))
 
     def finish(self, end: RunEnd) -> None:
         """Complete the run directory once everything before has been written."""
@@ -129,7 +153,7 @@ class FileSink:
         """Delete the run directory, finished or not."""
         if not self._is_orphan():
             self._finished = True
-            self._batch = _Batch()
+            self._parcel = _Parcel()
             self._queue.submit(self._remove)
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -154,17 +178,17 @@ class FileSink:
         return True
 
     def _send(self) -> None:
-        batch, self._batch = self._batch, _Batch()
-        if not batch.records:
+        parcel, self._parcel = self._parcel, _Parcel()
+        if not parcel.items:
             return
         try:
-            if self._queue.submit(lambda: self._write(batch.records), batch.nbytes, self._max_wait_secs):
+            if self._queue.submit(lambda: self._write(parcel), parcel.weight, self._max_wait_secs):
                 return
         except BaseException:  # the user lost patience with a slow disk
-            self.counts.drop(INTERRUPTED, len(batch.records))
+            self.counts.drop(INTERRUPTED, parcel.records)
             raise
-        self.counts.drop(QUEUE_FULL, len(batch.records))
-        self._meter.refund(batch.nbytes - RECORD_OVERHEAD_BYTES * len(batch.records))
+        self.counts.drop(QUEUE_FULL, parcel.records)
+        self._meter.refund(parcel.value_bytes)
         notices.warn(
             (QUEUE_FULL, self._files.root),
             "The disk under %s is too slow: records are dropped and counted, so that training goes on.",
@@ -179,19 +203,36 @@ class FileSink:
         except Exception as error:
             self._say(error)
 
-    def _collect(self, batch: _Batch) -> None:
-        """Take a batch that has become old although it is not full: the step may hang, or kill us."""
+    def _collect(self, parcel: _Parcel) -> None:
+        """Take a parcel that has become old although it is not full: the step may hang, or kill us."""
         with self._lock:
-            if self._batch is not batch:
+            if self._parcel is not parcel:
                 return
-            self._batch = _Batch()
-        self._write(batch.records)
+            self._parcel = _Parcel()
+        self._write(parcel)
 
-    def _write(self, records: list[Record]) -> None:
+    def _write(self, parcel: _Parcel) -> None:
         writer = self._writer
         if writer is None:
-            self.counts.drop(WRITE_FAILED, len(records))
+            self.counts.drop(WRITE_FAILED, parcel.records)
             return
+        for _, group in groupby(parcel.items, _company):
+            items = list(group)
+            self._write_records(writer, [item for item in items if isinstance(item, Record)])
+            batches = [item for item in items if isinstance(item, RecordBatch)]
+            if batches:
+                self._write_batch(writer, RecordBatch.joined(batches))
+
+    def _write_batch(self, writer: RunWriter, batch: RecordBatch) -> None:
+        for part in batch.per_device():
+            try:
+                writer.write_batch(part)
+            except Exception:
+                self._write_singly(writer, part)
+            else:
+                self.counts.wrote(part.nbytes, len(part))
+
+    def _write_records(self, writer: RunWriter, records: Iterable[Record]) -> None:
         devices: dict[str, list[Record]] = {}
         for record in records:
             devices.setdefault(record.device, []).append(record)
@@ -203,7 +244,7 @@ class FileSink:
             else:
                 self.counts.wrote(sum(record.nbytes for record in batch), len(batch))
 
-    def _write_singly(self, writer: RunWriter, records: list[Record]) -> None:
+    def _write_singly(self, writer: RunWriter, records: Iterable[Record]) -> None:
         """After a failed batch, of which nothing was written: what still fits, each counted for itself."""
         for record in records:
             try:
@@ -241,6 +282,13 @@ class FileSink:
             self._files.root,
             error,
         )
+
+
+def _company(item: Record | RecordBatch) -> object:
+    """Equal for what is written together: single records, and small batches of one table."""
+    if isinstance(item, Record):
+        return Record
+    return id(item.table) if len(item.memory) <= SMALL_BATCH_BYTES else id(item)
 
 
 def open_file_sink(path: str, info: RunInfo) -> FileSink:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from tensortap.ops.debug_ops import make_debug_op
 from tensortap.ops.view import TensorView
-from tensortap.records import Record
+from tensortap.records import Record, RecordBatch
+from tensortap.store.batch import pills_of
 from tensortap.store.values import numpy_dtype
 
-__all__ = ["RecordFilter", "array_of", "has_inf_or_nan"]
+__all__ = ["RecordFilter", "array_of", "has_inf_or_nan", "look_at_pills"]
 
 RecordFilter = Callable[[Record], bool]
 
@@ -45,6 +46,12 @@ def has_inf_or_nan(record: Record) -> bool:
         return False
     summary = make_debug_op("DebugNumericSummary", {}).apply(TensorView.of_numpy(value))
     return summary is not None and any(summary[slot] > 0 for slot in BAD_SLOTS)
+
+
+def look_at_pills(batch: RecordBatch) -> tuple[bool, RecordBatch]:
+    """Whether `has_inf_or_nan` of a health pill in the batch, and the records that are no health pills."""
+    is_pill, values = pills_of(batch)
+    return bool((values[:, BAD_SLOTS] > 0).any()), batch.select(~is_pill)
 
 
 def array_of(record: Record) -> npt.NDArray[Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tensortap.errors import FailedPreconditionError
-from tensortap.records import Record, RunInfo
+from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.sink.base import Counts, RunEnd, notices
 
 __all__ = ["Listener", "MemorySink", "collect", "listen", "open_memory_sink"]
@@ -113,6 +113,11 @@ class MemorySink:
                 )
                 return
         self.counts.wrote(record.nbytes)
+
+    def write_batch(self, batch: RecordBatch) -> None:
+        """Call every function with every record."""
+        for record in batch:
+            self.write(record)
 
     def finish(self, end: RunEnd) -> None:
         """Remember how the run ended."""

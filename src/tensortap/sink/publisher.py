@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,12 +25,12 @@ import numpy.typing as npt
 from tensortap.engines.options import DebugOptions
 from tensortap.ops.debug_ops import DebugOp
 from tensortap.ops.view import TensorView
-from tensortap.records import Node, Record, RunInfo
+from tensortap.records import KeyTable, Node, Record, RecordBatch, RunInfo
 from tensortap.sink.base import RunEnd, Sink, log, notices
 from tensortap.sink.budget import process_meter
 from tensortap.sink.destinations import OpenSink, open_sink
 from tensortap.watch.pattern import dtype_of
-from tensortap.watch.plan import Wanted, plan_watches
+from tensortap.watch.plan import Wanted, WatchPlan, plan_watches
 
 __all__ = ["Publisher", "as_record_data"]
 
@@ -47,6 +48,7 @@ class Publisher:
 
     Attributes:
         wants: `wants(node, slot)` is None for a tensor that nobody watches, otherwise a value for `publish`.
+        keys: a table for the keys of batches, the same for all runs with the same watches.
 
     Raises:
         InvalidArgumentError: a debug op that cannot be made and is not tolerated.
@@ -71,6 +73,7 @@ class Publisher:
     ) -> None:
         self._plan, urls = plan_watches(debug_options.debug_tensor_watch_opts)
         self.wants: Callable[[Node, int], Wanted | None] = self._plan.wanted
+        self.keys = _table_of(self._plan)
         if debug_options.reset_disk_byte_usage:
             process_meter().reset()
         if debug_options.global_step >= 0:
@@ -125,10 +128,23 @@ class Publisher:
         end of the run.
         """
         if record is None:
-            self._count(self._muted, positions)
+            self.count_muted(1, positions)
             return
         for position in positions:
             self._write(self._sinks[position], record)
+
+    def hand_over_batch(self, batch: RecordBatch, positions: Sequence[int]) -> None:
+        """Give many records to their sinks, which are the same for all of them."""
+        for position in positions:
+            sink = self._sinks[position]
+            try:
+                sink.write_batch(batch)
+            except Exception as error:
+                self._sink_failed(sink, f"{len(batch)} records", len(batch), error)
+
+    def count_muted(self, number: int, positions: Sequence[int]) -> None:
+        """Count records that their debug op chose not to make."""
+        self._count(self._muted, positions, number)
 
     def failed(self, op: DebugOp, positions: Sequence[int], node: Node, slot: int, error: Exception) -> None:
         """Count a debug op that failed on a tensor, and say it once."""
@@ -180,23 +196,26 @@ class Publisher:
             self._timestamp = max(self._timestamp, time.time_ns() // 1000)
             return self._timestamp
 
-    def _count(self, counters: list[int], positions: Sequence[int]) -> None:
+    def _count(self, counters: list[int], positions: Sequence[int], number: int = 1) -> None:
         with self._lock:
             for position in positions:
-                counters[position] += 1
+                counters[position] += number
 
     def _write(self, sink: Sink, record: Record) -> None:
         try:
             sink.write(record)
         except Exception as error:
-            sink.counts.drop(SINK_FAILED)
-            notices.warn(
-                (SINK_FAILED, type(sink), type(error)),
-                "%s failed to take %s, which is counted: %r",
-                type(sink).__name__,
-                record.watch_key,
-                error,
-            )
+            self._sink_failed(sink, record.watch_key, 1, error)
+
+    def _sink_failed(self, sink: Sink, what: str, records: int, error: Exception) -> None:
+        sink.counts.drop(SINK_FAILED, records)
+        notices.warn(
+            (SINK_FAILED, type(sink), type(error)),
+            "%s failed to take %s, which is counted: %r",
+            type(sink).__name__,
+            what,
+            error,
+        )
 
 
 def _record(
@@ -214,6 +233,15 @@ def _record(
     return Record(
         node.name, slot, op.name, device, timestamp, view.dtype, view.shape, None, initialized=False
     )
+
+
+# A plan lives as long as runs with its watches keep coming, and knows the same tensors as its table.
+_tables: weakref.WeakKeyDictionary[WatchPlan, KeyTable] = weakref.WeakKeyDictionary()
+
+
+def _table_of(plan: WatchPlan) -> KeyTable:
+    known = _tables.get(plan)
+    return _tables.setdefault(plan, KeyTable()) if known is None else known
 
 
 # Of these a buffer can be read as bytes by anybody; looked up, because NumPy makes the name anew each time.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from tensortap.records import Record
+from tensortap.records import Record, RecordBatch
 from tensortap.sink.base import Counts, RunEnd, Sink, notices
-from tensortap.sink.filters import RecordFilter, has_inf_or_nan
+from tensortap.sink.filters import RecordFilter, has_inf_or_nan, look_at_pills
 
 __all__ = ["Keeper", "RetainedSink", "Retention"]
 
@@ -162,7 +162,7 @@ class RetainedSink:
         self._open_file = open_file
         self._filter = keeper.retention.filter
         self._counts = Counts()
-        self._records: list[Record] = []
+        self._held: list[Record | RecordBatch] = []
         self._nbytes = 0
         self._end: RunEnd | None = None
         self._fired = False
@@ -176,16 +176,24 @@ class RetainedSink:
     def write(self, record: Record) -> None:
         """Take one record, and see whether it makes the run worth keeping."""
         if not self._fired and self._filter is not None and self._is_bad(record):
-            self._fired = True
-            self._keeper.keep_all()
-            self._to_file()
+            self._fire()
         if self._file is not None:
             self._file.write(record)
-        elif self._keeper.reserve(record.nbytes):
-            self._nbytes += record.nbytes
-            self._records.append(record)
         else:
-            self._counts.drop(NO_MEMORY)
+            self._hold(record)
+
+    def write_batch(self, batch: RecordBatch) -> None:
+        """Take a batch, after having seen whether one of its records makes the run worth keeping."""
+        if not self._fired and self._filter is not None and self._has_bad(batch):
+            self._fire()
+        if self._file is not None:
+            self._file.write_batch(batch)
+        elif not self._reserve(batch.nbytes):
+            for record in batch:
+                # Of what fits a copy is kept, because a view would keep the memory of all the others.
+                self._hold(replace(record, data=bytes(record.data)))
+        else:
+            self._held.append(batch)
 
     def finish(self, end: RunEnd) -> None:
         """Keep the run, or let it wait."""
@@ -194,9 +202,7 @@ class RetainedSink:
         self._end = end
         retention = self._keeper.retention
         if end.error is not None and retention.on_error and not self._fired:
-            self._fired = True
-            self._keeper.keep_all()
-            self._to_file()
+            self._fire()
         if self._file is not None:
             self._file.finish(end)
         if not self._fired:
@@ -223,19 +229,46 @@ class RetainedSink:
         """Finish the run if nobody has."""
         self.finish(RunEnd(error="The sink was closed before the run ended."))
 
+    def _fire(self) -> None:
+        self._fired = True
+        self._keeper.keep_all()
+        self._to_file()
+
+    def _hold(self, record: Record) -> None:
+        if self._reserve(record.nbytes):
+            self._held.append(record)
+        else:
+            self._counts.drop(NO_MEMORY)
+
+    def _reserve(self, nbytes: int) -> bool:
+        if not self._keeper.reserve(nbytes):
+            return False
+        self._nbytes += nbytes
+        return True
+
     def _to_file(self) -> DiscardableSink:
         if self._file is None:
             self._file = self._open_file()
             for reason, number in self._counts.dropped.items():
                 self._file.counts.drop(reason, number)
-            for record in self._records:
-                self._file.write(record)
+            for item in self._held:
+                if isinstance(item, RecordBatch):
+                    self._file.write_batch(item)
+                else:
+                    self._file.write(item)
             self._drop_records()
         return self._file
 
     def _drop_records(self) -> None:
         self._keeper.release(self._nbytes)
-        self._records, self._nbytes = [], 0
+        self._held, self._nbytes = [], 0
+
+    def _has_bad(self, batch: RecordBatch) -> bool:
+        if self._filter is has_inf_or_nan:
+            found, batch = look_at_pills(batch)
+            if found:
+                return True
+        return any(self._is_bad(record) for record in batch)
 
     def _is_bad(self, record: Record) -> bool:
         assert self._filter is not None

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.records import Record
+from tensortap.records import Record, RecordBatch
+from tensortap.store.batch import BatchLayout
 from tensortap.store.format import INLINE_LIMIT, Entry, aligned, encode_entry, encode_header
-from tensortap.store.health import PILL_OP
+from tensortap.store.health import PILL_OP, PillBlock
 from tensortap.store.layout import DATA_SUFFIX, INDEX_SUFFIX, device_stem
 from tensortap.store.values import as_bytes, element_count, numpy_dtype, pack_strings
 
@@ -21,14 +22,17 @@ __all__ = ["DeviceFiles"]
 _WRITE_CHUNK = 1 << 30
 """Bytes per system call; Linux writes at most 2 GiB at once."""
 
+_PIECES_AT_ONCE = 1000
+"""Per system call; Linux takes 1024."""
+
 
 class DeviceFiles:
     """Appends records to the index and the data file of one device.
 
     Attributes:
         nbytes: size of both files together.
-        keys: node, slot and debug op of everything written.
-        pills: node, slot, timestamp and value of the health pills written.
+        keys: node, slot and debug op of everything written, except in batches.
+        pills: what was written of health pills, in order: node, slot, timestamp and value, or those of a batch.
     """
 
     def __init__(self, run_dir: Path, device: str) -> None:
@@ -37,7 +41,7 @@ class DeviceFiles:
         self._data: int | None = None
         self._data_end = 0
         self.keys: set[tuple[str, int, str]] = set()
-        self.pills: list[tuple[str, int, int, bytes]] = []
+        self.pills: list[tuple[str, int, int, bytes] | PillBlock] = []
         path = run_dir / f"{stem}{INDEX_SUFFIX}"
         header = encode_header({"device": device})
         self._index = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -77,6 +81,39 @@ class DeviceFiles:
         self._data_end = data_end
         self._remember(entries)
         return self.nbytes - before
+
+    def append_batch(self, batch: RecordBatch) -> int:
+        """Append the records of a batch, values first, then the frames in one write; the bytes added."""
+        if not len(batch):
+            return 0
+        before = self.nbytes
+        layout = BatchLayout(batch)
+        try:
+            data_end = self._write_outside(layout) if len(layout.outside) else self._data_end
+            frames = layout.frames()
+            size = _write_pieces(self._index, frames, self._index_end)
+        except BaseException:
+            self._roll_back()
+            raise
+        self._index_end += size
+        self._data_end = data_end
+        self.pills.append(layout.pills)
+        return self.nbytes - before
+
+    def _write_outside(self, layout: BatchLayout) -> int:
+        """Write values to the data file; its new end."""
+        file, start = self._open_data(), aligned(self._data_end)
+        if layout.piece is not None:
+            _write_all(file, memoryview(layout.piece.memory), start)
+            layout.place_outside(layout.piece.offsets + start)
+            return start + len(layout.piece.memory)
+        offsets, end = [], start
+        for value in layout.values_outside():
+            offsets.append(aligned(end))
+            _write_all(file, value, offsets[-1])
+            end = offsets[-1] + len(value)
+        layout.place_outside(np.array(offsets))
+        return end
 
     def _remember(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -144,6 +181,15 @@ def _check_size(record: Record, nbytes: int) -> None:
             f"The record {record.watch_key} holds {nbytes} bytes, which cannot be "
             f"{record.dtype}{list(record.shape)}."
         )
+
+
+def _write_pieces(file: int, pieces: Sequence[bytes | memoryview], position: int) -> int:
+    """Write pieces one behind the other; the bytes written."""
+    size = sum(map(len, pieces))
+    written = os.pwritev(file, pieces, position) if len(pieces) <= _PIECES_AT_ONCE else 0
+    if written < size:
+        _write_all(file, memoryview(b"".join(pieces))[written:], position + written)
+    return size
 
 
 def _write_all(file: int, content: memoryview, position: int) -> None:

@@ -1,59 +1,81 @@
 """Binary form of the index files of a packed run: pure functions between bytes and entries.
 
-An index file is a header followed by entries. Every entry starts with a marker, its length and a CRC, so a
-reader knows where a torn tail begins and can find the next good entry behind damaged bytes. The layout is
-described for other programs in `docs/format.md`; numbers are little-endian.
+An index file is a header followed by frames: an entry holds one record, a block those of a batch. Every frame
+starts with a marker, its length and a CRC, so a reader knows where a torn tail begins and can find the next
+good frame behind damaged bytes. The layout is described for other programs in `docs/format.md`; numbers are
+little-endian.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from tensortap.errors import TensortapError
 
 __all__ = [
     "ALIGNMENT",
     "INLINE_LIMIT",
+    "IN_BLOCK",
+    "IN_DATA_FILE",
     "VERSION",
     "Damage",
     "DumpFormatError",
     "Entry",
+    "FrameTooLargeError",
     "aligned",
+    "block_row",
     "decode_header",
+    "encode_block",
     "encode_entry",
     "encode_header",
+    "encode_key",
     "scan_entries",
 ]
 
-VERSION = 1
+VERSION = 2
 """Version of the packed layout; readers accept this one and every earlier one."""
 
 ALIGNMENT = 64
 """Bytes; a cache line, and what vectorised readers of the mapped values like best."""
 
 INLINE_LIMIT = 512
-"""Bytes; smaller values live in the index entry: a health pill then costs one write and is CRC-protected."""
+"""Bytes; smaller values live in the index: a health pill then costs one write and is CRC-protected."""
 
-MAX_ENTRY_BYTES = 1 << 20
+MAX_FRAME_BYTES = 1 << 20
 """A length above this is damage: it bounds what a corrupt index can make a reader allocate."""
 
 _MAGIC = b"TTAPIDX\n"
 _HEADER = struct.Struct("<8sIII")  # magic, version, payload length, CRC of the payload
 _FRAME = struct.Struct("<4sII")  # marker, body length, CRC of the body
-_MARKER = b"TTr\x01"
+_ENTRY_MARKER = b"TTr\x01"
+_BLOCK_MARKER = b"TTb\x01"
+_MARKERS = re.compile(b"TT[rb]\x01")
 # flags, output slot, timestamp, value offset, value bytes, lengths: node name, debug op, dtype, rank
 _BODY = struct.Struct("<IiqQQIHHH")
+_BLOCK = struct.Struct("<III")  # records, dimensions per row, bytes of all keys
+_KEY = struct.Struct("<iIHH")  # output slot, lengths: node name, debug op, dtype
+_MAX_BLOCK_DIMS = 64
 
 _INITIALIZED, _HAS_VALUE, _INLINE = 1, 2, 4
+IN_DATA_FILE = _INITIALIZED | _HAS_VALUE
+IN_BLOCK = IN_DATA_FILE | _INLINE
 
 
 class DumpFormatError(TensortapError, ValueError):
     """A file of a session directory is damaged, foreign, or newer than this reader."""
+
+
+class FrameTooLargeError(ValueError):
+    """A frame would be larger than readers accept."""
 
 
 class Entry(NamedTuple):
@@ -170,55 +192,105 @@ def encode_entry(entry: Entry) -> bytes:
             entry.inline or b"",
         )
     )
-    if len(body) > MAX_ENTRY_BYTES:
+    if len(body) > MAX_FRAME_BYTES:
         raise ValueError(
             f"The index entry of {entry.node_name[:80]!r}… takes {len(body)} bytes; the limit is 1 MiB."
         )
-    return _FRAME.pack(_MARKER, len(body), zlib.crc32(body)) + body
+    return _FRAME.pack(_ENTRY_MARKER, len(body), zlib.crc32(body)) + body
+
+
+def block_row(dims: int) -> np.dtype[Any]:
+    """A row of a block whose records have at most `dims` dimensions."""
+    return np.dtype(
+        [
+            ("flags", "<u4"),
+            ("rank", "<u4"),
+            ("timestamp", "<i8"),
+            ("offset", "<u8"),
+            ("nbytes", "<u8"),
+            ("dims", "<i8", (dims,)),
+        ]
+    )
+
+
+def encode_key(node_name: str, output_slot: int, debug_op: str, dtype: str) -> bytes:
+    """What a block says about one record besides its row."""
+    texts = [text.encode("utf-8", "surrogateescape") for text in (node_name, debug_op, dtype)]
+    return b"".join((_KEY.pack(output_slot, *map(len, texts)), *texts))
+
+
+def encode_block(
+    rows: npt.NDArray[Any], keys: bytes, values: bytes | memoryview
+) -> tuple[bytes | memoryview, ...]:
+    """Many records in one frame, in pieces to write one after the other: values are not copied.
+
+    Args:
+        rows: one per record, of a type that `block_row` makes.
+        keys: the `encode_key` of every record, in order.
+        values: what inline rows have offsets into.
+
+    >>> rows = np.zeros(1, block_row(1))
+    >>> rows[0] = (IN_BLOCK, 1, 17, 0, 8, (1,))
+    >>> frame = encode_block(rows, encode_key("fc/addmm", 0, "DebugNanCount", "int64"), bytes(8))
+    >>> [entry.inline == bytes(8) for entry, _ in scan_entries(b"".join(frame))]
+    [True]
+    """
+    head = _BLOCK.pack(len(rows), rows.dtype["dims"].shape[0], len(keys))
+    body = (head, rows.tobytes(), keys, values)
+    length = sum(map(len, body))
+    if length > MAX_FRAME_BYTES:
+        raise FrameTooLargeError(f"{len(rows)} records take {length} bytes of the index; the limit is 1 MiB.")
+    checksum = 0
+    for piece in body:
+        checksum = zlib.crc32(piece, checksum)
+    return _FRAME.pack(_BLOCK_MARKER, length, checksum), *body
 
 
 def scan_entries(buffer: bytes, start: int = 0) -> Iterator[tuple[Entry, int] | Damage]:
-    """Every readable entry from `start` with its position, and the damage between and behind them."""
+    """Every readable entry from `start` with the position of its frame, and the damage between and behind."""
     position = start
     end = len(buffer)
     while position < end:
-        found = _entry_at(buffer, position)
+        found = _frame_at(buffer, position)
         if found is not None:
-            entry, following = found
-            yield entry, position
+            entries, following = found
+            for entry in entries:
+                yield entry, position
             position = following
             continue
-        resumed = _next_entry(buffer, position + 1)
+        resumed = _next_frame(buffer, position + 1)
         yield Damage(position, (resumed or end) - position, at_end=resumed is None)
         if resumed is None:
             return
         position = resumed
 
 
-def _next_entry(buffer: bytes, position: int) -> int | None:
-    while (position := buffer.find(_MARKER, position)) != -1:
-        if _entry_at(buffer, position) is not None:
-            return position
-        position += 1
+def _next_frame(buffer: bytes, position: int) -> int | None:
+    for found in _MARKERS.finditer(buffer, position):
+        if _frame_at(buffer, found.start()) is not None:
+            return found.start()
     return None
 
 
-def _entry_at(buffer: bytes, position: int) -> tuple[Entry, int] | None:
+def _frame_at(buffer: bytes, position: int) -> tuple[list[Entry], int] | None:
     body_start = position + _FRAME.size
     if body_start > len(buffer):
         return None
     marker, length, checksum = _FRAME.unpack_from(buffer, position)
     following = body_start + length
-    if marker != _MARKER or length > MAX_ENTRY_BYTES or following > len(buffer):
+    if length > MAX_FRAME_BYTES or following > len(buffer):
+        return None
+    decode = _DECODERS.get(marker)
+    if decode is None:
         return None
     body = buffer[body_start:following]
     if zlib.crc32(body) != checksum:
         return None
-    entry = _decode_body(body)
-    return None if entry is None else (entry, following)
+    entries = decode(body)
+    return None if entries is None else (entries, following)
 
 
-def _decode_body(body: bytes) -> Entry | None:
+def _decode_entry(body: bytes) -> list[Entry] | None:
     if len(body) < _BODY.size:
         return None
     flags, slot, timestamp, offset, nbytes, name_len, op_len, dtype_len, rank = _BODY.unpack_from(body)
@@ -229,12 +301,12 @@ def _decode_body(body: bytes) -> Entry | None:
     if after_dtype > len(body):
         return None
     inline = body[after_dtype:] if flags & _INLINE else None
-    return Entry(
-        body[names:after_name].decode("utf-8", "surrogateescape"),
+    entry = Entry(
+        _text(body[names:after_name]),
         slot,
-        body[after_name:after_op].decode("utf-8", "surrogateescape"),
+        _text(body[after_name:after_op]),
         timestamp,
-        body[after_op:after_dtype].decode("utf-8", "surrogateescape"),
+        _text(body[after_op:after_dtype]),
         struct.unpack_from(f"<{rank}q", body, _BODY.size),
         bool(flags & _INITIALIZED),
         bool(flags & _HAS_VALUE),
@@ -242,3 +314,52 @@ def _decode_body(body: bytes) -> Entry | None:
         nbytes,
         inline,
     )
+    return [entry]
+
+
+def _decode_block(body: bytes) -> list[Entry] | None:
+    if len(body) < _BLOCK.size:
+        return None
+    count, dims, key_bytes = _BLOCK.unpack_from(body)
+    if dims > _MAX_BLOCK_DIMS:
+        return None
+    row = struct.Struct(f"<IIqQQ{dims}q")
+    position = _BLOCK.size + count * row.size
+    values = position + key_bytes
+    if values > len(body):
+        return None
+    entries = []
+    for flags, rank, timestamp, offset, nbytes, *shape in row.iter_unpack(body[_BLOCK.size : position]):
+        name = position + _KEY.size
+        if rank > dims or name > values:
+            return None
+        slot, name_len, op_len, dtype_len = _KEY.unpack_from(body, position)
+        after_name = name + name_len
+        after_op = after_name + op_len
+        position = after_op + dtype_len
+        if position > values:
+            return None
+        inline = body[values + offset : values + offset + nbytes] if flags & _INLINE else None
+        entries.append(
+            Entry(
+                _text(body[name:after_name]),
+                slot,
+                _text(body[after_name:after_op]),
+                timestamp,
+                _text(body[after_op:position]),
+                tuple(shape[:rank]),
+                bool(flags & _INITIALIZED),
+                bool(flags & _HAS_VALUE),
+                -1 if inline is not None else offset,
+                nbytes,
+                inline,
+            )
+        )
+    return entries if position == values else None
+
+
+_DECODERS = {_ENTRY_MARKER: _decode_entry, _BLOCK_MARKER: _decode_block}
+
+
+def _text(encoded: bytes) -> str:
+    return encoded.decode("utf-8", "surrogateescape")

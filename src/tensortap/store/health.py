@@ -9,8 +9,10 @@ process died, or the disk was full) are found in their run directories instead.
 from __future__ import annotations
 
 import sqlite3
+import struct
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensortap.records import RunInfo
+from tensortap.records import KeyTable, RunInfo, tensor_name
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import health_path
 
-__all__ = ["PILL_COLUMNS", "PILL_OP", "HealthHistory", "HealthLog", "Pill"]
+__all__ = ["PILL_COLUMNS", "PILL_OP", "HealthHistory", "HealthLog", "Pill", "PillBlock"]
 
 PILL_OP = "DebugNumericSummary"
 PILL_COLUMNS = (
@@ -50,6 +52,7 @@ _VERSION = 1
 _ROW = np.dtype(
     [("tensor", "<u4"), ("run", "<u4"), ("timestamp", "<i8"), ("pill", "<f8", (len(PILL_COLUMNS),))]
 )
+_PACKED_ROW = struct.Struct(f"<IIq{len(PILL_COLUMNS)}d")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, name TEXT UNIQUE, run INTEGER, step INTEGER,
     timestamp INTEGER);
@@ -71,6 +74,25 @@ class Pill:
     values: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PillBlock:
+    """The pills of a batch on their way into the history.
+
+    Attributes:
+        table: what key numbers mean.
+        keys: of all records of the batch, pills or not.
+        pill_keys: of the pills.
+        timestamps: of the pills.
+        values: float64[pills, 14].
+    """
+
+    table: KeyTable
+    keys: npt.NDArray[np.uint32]
+    pill_keys: npt.NDArray[np.uint32]
+    timestamps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+
 class HealthLog:
     """Writes the history of one task; usable from several threads.
 
@@ -89,17 +111,25 @@ class HealthLog:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str, str], int] = {}
+        # The same by key number; 0 for what has none yet.
+        self._ids_by_table: weakref.WeakKeyDictionary[KeyTable, npt.NDArray[np.uint32]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add(
-        self, name: str, info: RunInfo, pills: Iterable[Pill], keys: Iterable[tuple[str, str, str]]
+        self,
+        name: str,
+        info: RunInfo,
+        pills: Iterable[Pill | PillBlock],
+        keys: Iterable[tuple[str, str, str]],
     ) -> None:
         """Add one run.
 
         Args:
             name: name of the run directory.
             info: its number, step and time.
-            pills: the pills of the run.
-            keys: tensor, debug op and device of every record of the run, pills or not.
+            pills: the pills of the run, in their order.
+            keys: tensor, debug op and device of every record of the run that is not in a block, pill or not.
         """
         with self._lock:
             db = self._open()
@@ -115,21 +145,12 @@ class HealthLog:
                     run = cursor.lastrowid or 0
                     for key in keys:
                         self._id(db, key)
-                    rows = [
-                        (
-                            self._id(db, (p.tensor, PILL_OP, p.device)),
-                            run,
-                            p.timestamp,
-                            p.values[: len(PILL_COLUMNS)],
-                        )
-                        for p in pills
-                    ]
-                    packed = np.array(rows, _ROW).tobytes()
+                    packed = b"".join(self._packed(db, run, pills))
                     db.execute("INSERT INTO recent VALUES (?, ?)", (run, packed))
                     if run % REGROUP_AFTER == 0:
                         self._regroup(db)
             except BaseException:
-                self._ids.clear()  # numbers given inside a transaction that was rolled back
+                self._forget_ids()  # numbers given inside a transaction that was rolled back
                 raise
 
     def close(self) -> None:
@@ -138,7 +159,7 @@ class HealthLog:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-                self._ids.clear()
+                self._forget_ids()
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -168,6 +189,41 @@ class HealthLog:
             found = db.execute("SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?", stored)
             known = self._ids[key] = found.fetchone()[0]
         return known
+
+    def _packed(self, db: sqlite3.Connection, run: int, pills: Iterable[Pill | PillBlock]) -> Iterator[bytes]:
+        """Rows of the pills, in their order."""
+        for pill in pills:
+            if isinstance(pill, Pill):
+                number = self._id(db, (pill.tensor, PILL_OP, pill.device))
+                values = pill.values[: len(PILL_COLUMNS)].tolist()
+                yield _PACKED_ROW.pack(number, run, pill.timestamp, *values)
+                continue
+            ids = self._ids_of(db, pill.table, pill.keys)
+            rows = np.empty(len(pill.pill_keys), _ROW)
+            rows["tensor"] = ids[pill.pill_keys]
+            rows["run"] = run
+            rows["timestamp"] = pill.timestamps
+            rows["pill"] = pill.values
+            yield rows.tobytes()
+
+    def _ids_of(
+        self, db: sqlite3.Connection, table: KeyTable, keys: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.uint32]:
+        """Ids by key number, with those of `keys` in place."""
+        ids = self._ids_by_table.get(table)
+        if ids is None or len(ids) < len(table):
+            known = ids if ids is not None else np.zeros(0, np.uint32)
+            ids = np.concatenate([known, np.zeros(len(table) - len(known), np.uint32)])
+            self._ids_by_table[table] = ids
+        for number in np.unique(keys[ids[keys] == 0]).tolist():
+            key = table[number]
+            name = tensor_name(key.node_name, key.output_slot)
+            ids[number] = self._id(db, (name, key.debug_op, key.device))
+        return ids
+
+    def _forget_ids(self) -> None:
+        self._ids.clear()
+        self._ids_by_table.clear()
 
     @staticmethod
     def _regroup(db: sqlite3.Connection) -> None:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tensortap.records import Node, Record, RunInfo, tensor_name
+from tensortap.records import Node, Record, RecordBatch, RunInfo, tensor_name
 from tensortap.store.content import ContentStore
 from tensortap.store.description import FAILED, FINISHED, RunDescription, write_description
 from tensortap.store.device_files import DeviceFiles
 from tensortap.store.format import DumpFormatError
-from tensortap.store.health import PILL_COLUMNS, HealthLog, Pill
+from tensortap.store.health import PILL_COLUMNS, HealthLog, Pill, PillBlock
 from tensortap.store.layout import run_name, write_marker
 
 __all__ = ["RunWriter", "SessionStore"]
@@ -80,7 +80,6 @@ class RunWriter:
     """Writes one run, from one thread.
 
     Attributes:
-        nbytes: bytes written so far, values and index together.
         path: the run directory, under which a reader finds the run.
     """
 
@@ -94,7 +93,6 @@ class RunWriter:
     ) -> None:
         self.path = Path(run_dir)
         self.info = info
-        self.nbytes = 0
         self.path.mkdir(parents=True, exist_ok=True)
         root = self.path.parent
         self._content = content or ContentStore(root)
@@ -104,6 +102,11 @@ class RunWriter:
         self._closed = False
         self._description = RunDescription(info)
         write_description(self.path, self._description)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written so far, values and index together."""
+        return sum(files.nbytes for files in self._devices.values())
 
     def write(self, record: Record) -> int:
         """Append one record; readable by everybody once this returns.
@@ -124,22 +127,22 @@ class RunWriter:
         All of them are readable once this returns. If it raises, those of devices already done are there, and
         of the others none.
         """
-        if self._closed:
-            raise ValueError(f"The run {self.path.name} is already finished.")
         batches: dict[str, list[Record]] = {}
         for record in records:
             batches.setdefault(record.device, []).append(record)
-        written = 0
-        for device, batch in batches.items():
-            files = self._devices.get(device)
-            if files is None:
-                files = DeviceFiles(self.path, device)
-                self._devices[device] = files
-                self.nbytes += files.nbytes
-            size = files.append(batch)
-            written += size
-            self.nbytes += size
-        return written
+        return sum(self._files(device).append(batch) for device, batch in batches.items())
+
+    def write_batch(self, batch: RecordBatch) -> int:
+        """Append a batch, as `write_many` does with records."""
+        return sum(self._files(part.device).append_batch(part) for part in batch.per_device())
+
+    def _files(self, device: str) -> DeviceFiles:
+        if self._closed:
+            raise ValueError(f"The run {self.path.name} is already finished.")
+        files = self._devices.get(device)
+        if files is None:
+            files = self._devices[device] = DeviceFiles(self.path, device)
+        return files
 
     def store_graphs(self, nodes_by_device: Mapping[str, Sequence[Node]]) -> None:
         """Store the graphs before the run ends, so that a run that dies has them too."""
@@ -228,9 +231,13 @@ class RunWriter:
             for node, slot, debug_op in files.keys:
                 yield tensor_name(node, slot), debug_op, device
 
-    def _pills(self) -> Iterator[Pill]:
+    def _pills(self) -> Iterator[Pill | PillBlock]:
         for device, files in self._devices.items():
-            for node, slot, timestamp, value in files.pills:
+            for written in files.pills:
+                if isinstance(written, PillBlock):
+                    yield written
+                    continue
+                node, slot, timestamp, value = written
                 values = np.frombuffer(value, np.float64)
                 if len(values) >= len(PILL_COLUMNS):
                     yield Pill(tensor_name(node, slot), device, timestamp, values)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensortap.engines.graph import Graph
 from tensortap.engines.torch.eager import compilation_suspended, never_compiled
 from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
@@ -31,7 +32,7 @@ __all__ = ["DispatchInterceptor"]
 class DispatchInterceptor:
     """Sees, and can replace, the output of every op; costs about 20 µs an op."""
 
-    can_feed = True
+    can_interfere = True
 
     @contextmanager
     def observe(
@@ -45,7 +46,7 @@ class DispatchInterceptor:
                 installed.enter_context(compilation_suspended())
                 installed.enter_context(recorder.recording())
                 installed.enter_context(recorder.scopes)
-                installed.enter_context(recorder.gradient_hooks())
+                installed.enter_context(gradients_announced(program, recorder.on_gradient))
                 installed.enter_context(_Mode(recorder, observation))
             except Exception:
                 installed.close()

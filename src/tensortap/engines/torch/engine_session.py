@@ -17,9 +17,9 @@ from tensortap.engines.graph import Graph, current_graph
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.engines.structure import leaves
 from tensortap.engines.torch import checkpoint, devices
-from tensortap.engines.torch.dispatch import DispatchInterceptor
+from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
-from tensortap.engines.torch.interceptor import Interceptor, Observation, RunPlan
+from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.request import GLOBAL_STEP, Request
@@ -41,7 +41,9 @@ NOT_OBSERVED = Observation()
 class EngineSession:
     """Graph, state, observation and closing; subclasses add how a run is executed."""
 
-    def __init__(self, program: Program, graph: Graph | None, global_step: int) -> None:
+    def __init__(
+        self, program: Program, graph: Graph | None, global_step: int, interceptor: str | None = None
+    ) -> None:
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"graph= takes a tensortap Graph, got {type(graph).__name__}.")
         if not isinstance(global_step, int):
@@ -51,7 +53,7 @@ class EngineSession:
         self._closed = False
         self._lock = threading.Lock()
         self._global_step = global_step
-        self._interceptor: Interceptor = DispatchInterceptor()
+        self._interceptors = Interceptors(interceptor)
         self._per_thread = threading.local()
         self._said_compiled = False
         self._watched_runs = 0
@@ -149,14 +151,16 @@ class EngineSession:
                 plan = RunPlan(
                     captures=request.captures,
                     feeds=request.feeds,
-                    taps=(*options.taps, watching.tap) if watching is not None else tuple(options.taps),
+                    taps=tuple(options.taps),
+                    watching=watching,
                     inputs=inputs,
                     deadline=RunPlan.until(options.timeout_in_ms),
                 )
                 seen = NOT_OBSERVED
                 error: str | None = "interrupted"
                 try:
-                    with self._interceptor.observe(plan, self.program, self._graph, self._names()) as seen:
+                    chosen = self._interceptors.for_run(plan)
+                    with chosen.observe(plan, self.program, self._graph, self._names()) as seen:
                         yield seen
                     error = None
                 except Exception as failure:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,6 +20,9 @@ from tensortap.engines.options import Tap
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.records import Node
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.watching import Watching
 
 __all__ = ["Interceptor", "Observation", "RunPlan"]
 
@@ -34,6 +37,7 @@ class RunPlan:
         captures: names of tensors whose value is wanted.
         feeds: values that replace the output of a node, by tensor name.
         taps: functions that see every tensor.
+        watching: shows watched tensors to their sinks.
         inputs: tensors handed to the step, by placeholder name.
         deadline: `time.monotonic()` value after which the run gives up, or None.
     """
@@ -41,8 +45,14 @@ class RunPlan:
     captures: frozenset[str] = frozenset()
     feeds: Mapping[str, Any] = field(default_factory=dict)
     taps: tuple[Tap, ...] = ()
+    watching: Watching | None = None
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     deadline: float | None = None
+
+    @property
+    def all_taps(self) -> tuple[Tap, ...]:
+        """Everything that sees every tensor."""
+        return self.taps if self.watching is None else (*self.taps, self.watching.tap)
 
     @classmethod
     def until(cls, timeout_in_ms: int) -> float | None:
@@ -84,8 +94,8 @@ class Observation:
 class Interceptor(Protocol):
     """Sees every op of a run."""
 
-    can_feed: bool
-    """Whether it can replace values, or only look at them."""
+    can_interfere: bool
+    """Whether it can replace values and end a run, or only look at it."""
 
     def observe(
         self, plan: RunPlan, program: Program, graph: Graph, names: NameTable

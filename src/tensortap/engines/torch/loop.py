@@ -144,6 +144,7 @@ def monitor(
     extras: Mapping[str, Any] | None = None,
     global_step: int = 0,
     stop_grace_period_secs: float = 120,
+    interceptor: str | None = None,
 ) -> Monitor:
     """Put hooks around the steps of an existing loop.
 
@@ -154,6 +155,7 @@ def monitor(
         extras: other objects with a `state_dict`, saved in checkpoints.
         global_step: where to start counting; each completed block counts one.
         stop_grace_period_secs: how long threads may take to stop at the end.
+        interceptor: what observes watched runs: `native`, `dispatch` or `auto`; see docs/native.md.
 
     >>> import torch, tensortap as tt
     >>> model = torch.nn.Linear(3, 1)
@@ -169,5 +171,5 @@ def monitor(
     optimizers = (
         optimizer if optimizer is None or isinstance(optimizer, Mapping) else {"optimizer": optimizer}
     )
-    session = BlockSession(Program(modules, optimizers, extras), None, global_step)
+    session = BlockSession(Program(modules, optimizers, extras), None, global_step, interceptor)
     return Monitor(session, hooks, stop_grace_period_secs)

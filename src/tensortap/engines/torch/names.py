@@ -97,8 +97,15 @@ class NameTable:
             family.count = 0
         number = family.count
         family.count = number + 1
-        if number == len(family.entries):
-            family.entries.append(Entry(self._new_name(scope + label, number)))
+        return self._entry(family, scope, label, number)
+
+    def entry(self, scope: str, label: str, number: int) -> Entry:
+        """An entry by its number, for an interceptor that counts by itself."""
+        return self._entry(self._families.setdefault((scope, label), _Family()), scope, label, number)
+
+    def _entry(self, family: _Family, scope: str, label: str, number: int) -> Entry:
+        while number >= len(family.entries):
+            family.entries.append(Entry(self._new_name(scope + label, len(family.entries))))
         return family.entries[number]
 
     def _new_name(self, base: str, number: int) -> str:

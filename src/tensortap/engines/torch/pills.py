@@ -1,33 +1,48 @@
-"""Numeric summaries of tensors in host memory, in batches.
+"""Numeric summaries, made one by one and handed over in batches.
 
-The kernel reads a tensor the moment it is complete. Everything else about its record can wait a little, and done
-for many at once it costs a third: between two ops of a model, every line of Python runs with cold caches.
+The kernel reads a tensor in host memory the moment it is complete. Everything else about its record can wait a
+little, and done for many at once it costs a fraction: between two ops of a model, every line of Python runs with
+cold caches.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops import kernel
 from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp
 from tensortap.ops.dtypes import CODES
-from tensortap.records import Node, Record
+from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
 
-__all__ = ["Pills", "is_plain"]
+__all__ = ["Pills", "Summary", "hand_over_summaries", "is_plain"]
 
 BATCH = 128
 MAX_AGE_MICROSECONDS = 20_000  # a program that hangs in an op has shown all but the last few tensors
 _FIXED = 14
 _MAX_RANK = 8
 _ROW_BYTES = (_FIXED + _MAX_RANK) * 8
+_BAD_SLOTS = (2, 3, 7)
+
+
+class Summary(NamedTuple):
+    """Whose a summary is, when it was made, and of a tensor of which rank."""
+
+    op: DebugNumericSummary
+    positions: tuple[int, ...]
+    node: Node
+    slot: int
+    timestamp: int
+    rank: int
 
 
 class Pills:
@@ -36,10 +51,9 @@ class Pills:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._native = kernel.native()
-        self._rows = np.empty((BATCH, _FIXED + _MAX_RANK))
+        self._rows = np.zeros((BATCH, _FIXED + _MAX_RANK))
         self._address = self._rows.ctypes.data
-        self._waiting: list[tuple[DebugNumericSummary, tuple[int, ...], Node, int, int]] = []
-        self._ranks: list[int] = []
+        self._waiting: list[Summary] = []
 
     def add(
         self, wanted: tuple[DebugOp, tuple[int, ...]], node: Node, slot: int, tensor: torch.Tensor
@@ -62,13 +76,12 @@ class Pills:
         if not address and tensor.numel():
             return False
         now = self._publisher.now()
-        if self._waiting and now - self._waiting[0][4] > MAX_AGE_MICROSECONDS:
+        if self._waiting and now - self._waiting[0].timestamp > MAX_AGE_MICROSECONDS:
             self.flush()
         place = len(self._waiting)
         row = self._address + place * _ROW_BYTES
         self._native.summary(address, code, tuple(shape), tensor.stride(), -math.inf, math.inf, row)
-        self._waiting.append((op, positions, node, slot, now))
-        self._ranks.append(len(shape))
+        self._waiting.append(Summary(op, positions, node, slot, now, len(shape)))
         if place + 1 == BATCH:
             self.flush()
         return True
@@ -77,16 +90,39 @@ class Pills:
         """Hand over what is waiting."""
         if not self._waiting:
             return
-        rows = self._rows[: len(self._waiting)].copy()
         waiting, self._waiting = self._waiting, []
-        ranks, self._ranks = self._ranks, []
-        for row, rank, (op, positions, node, slot, now) in zip(rows, ranks, waiting, strict=True):
-            if op.mute_if_healthy and not (row[2] or row[3] or row[7]):
-                self._publisher.hand_over(None, positions)
-                continue
-            size = _FIXED + rank
-            record = Record(node.name, slot, op.name, node.device, now, "float64", (size,), row[:size])
-            self._publisher.hand_over(record, positions)
+        hand_over_summaries(self._publisher, waiting, self._rows[: len(waiting)])
+
+
+def hand_over_summaries(
+    publisher: Publisher, summaries: Sequence[Summary], values: npt.NDArray[np.float64]
+) -> None:
+    """Give summaries to their sinks, one batch to each, and count those that are muted.
+
+    Args:
+        publisher: of the run.
+        summaries: in order of time.
+        values: a row for each, with room for the largest; it is copied.
+    """
+    table = publisher.keys
+    rows = np.zeros(len(summaries), RECORD_ROW)
+    rows["key"] = [table.add((s.node.name, s.slot, s.op.name, s.node.device, "float64")) for s in summaries]
+    rows["rank"] = 1
+    rows["timestamp"] = [s.timestamp for s in summaries]
+    rows["dims"][:, 0] = [_FIXED + s.rank for s in summaries]
+    rows["nbytes"] = 8 * rows["dims"][:, 0]
+    muted = np.array([s.op.mute_if_healthy for s in summaries]) & ~values[:, _BAD_SLOTS].any(axis=1)
+    for position in sorted({position for s in summaries for position in s.positions}):
+        here = np.array([position in s.positions for s in summaries])
+        publisher.count_muted(int(np.count_nonzero(here & muted)), (position,))
+        kept = here & ~muted
+        if kept.any():
+            publisher.hand_over_batch(_batch(table, rows[kept], values[kept]), (position,))
+
+
+def _batch(table: KeyTable, rows: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> RecordBatch:
+    rows["offset"] = np.arange(len(rows)) * values.strides[0]
+    return RecordBatch(table, rows, values)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

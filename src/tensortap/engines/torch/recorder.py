@@ -9,7 +9,6 @@ For every op, in order:
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, feeds
-from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program
@@ -83,7 +80,8 @@ class Recorder:
 
     def __init__(self, plan: RunPlan, program: Program, names: NameTable, observation: Observation) -> None:
         self._plan = plan
-        self._emits = bool(plan.captures or plan.taps)
+        self._taps = plan.all_taps
+        self._emits = bool(plan.captures or self._taps)
         self._program = program
         self._names = names
         self._observation = observation
@@ -253,38 +251,15 @@ class Recorder:
 
     # --- complete gradients ------------------------------------------------------------------------
 
-    @contextmanager
-    def gradient_hooks(self) -> Iterator[None]:
-        """Make a node of the complete gradient of every parameter, when autograd has put it in place."""
-        hooked: list[tuple[nn.Parameter, Any]] = []
+    def on_gradient(self, path: str, parameter: torch.Tensor) -> None:
+        """Make a node of the complete gradient of a parameter."""
         try:
-            for path, parameter in self._program.parameters():
-                if parameter.requires_grad and parameter.is_leaf:
-                    register: Any = parameter.register_post_accumulate_grad_hook
-                    hooked.append((parameter, register(self._on_gradient_of(path))))
-            yield
-        finally:
-            for parameter, handle in hooked:
-                handle.remove()
-                if not parameter._post_accumulate_grad_hooks:
-                    # Leave the parameter as it was: an empty dict would look like a change to torch.compile.
-                    parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
-
-    def _on_gradient_of(self, path: str) -> Any:
-        owner = (threading.get_ident(), generation())
-
-        def gradient_is_complete(parameter: torch.Tensor) -> None:
-            if (threading.get_ident(), generation()) != owner:
-                return  # the backward pass of another thread, or of a forked child
-            try:
-                with torch._C._DisableTorchDispatch(), torch.no_grad():
-                    self._record_gradient(path, parameter)
-            except feeds.FeedError:
-                raise
-            except Exception:
-                self._observation.fault(f"recording the gradient of {path!r}")
-
-        return gradient_is_complete
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                self._record_gradient(path, parameter)
+        except feeds.FeedError:
+            raise
+        except Exception:
+            self._observation.fault(f"recording the gradient of {path!r}")
 
     def _record_gradient(self, path: str, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
@@ -389,7 +364,7 @@ class Recorder:
             return
         if name in self._plan.captures:
             self._observation.captured[name] = snapshot(tensor)
-        for tap in self._plan.taps:
+        for tap in self._taps:
             try:
                 tap(node, slot, tensor)
             except Exception:

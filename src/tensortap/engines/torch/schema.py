@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["Op", "op_of"]
+__all__ = ["Op", "dtype_by_number", "op_of"]
 
 # These return their input as it is (autograd makes them by itself, and not under every interceptor), so
 # they are no new values and no nodes.
-_TRANSPARENT = {"aten::detach", "aten::alias", "aten::lift", "aten::lift_fresh"}
+_TRANSPARENT = {"aten::detach", "aten::detach_", "aten::alias", "aten::lift", "aten::lift_fresh"}
 
 # Written although the schema does not say so: running statistics of batch norm in training mode.
 _UNDECLARED_WRITES = {
@@ -29,15 +29,17 @@ class Op:
     """One operator overload, with what the interceptor needs to know of it worked out once."""
 
     __slots__ = (
-        "_written_positions",
         "argument_names",
         "func",
+        "hides_writes",
         "is_view",
         "label",
         "op_type",
         "overload",
+        "training_position",
         "transparent",
         "writes",
+        "written_positions",
     )
 
     def __init__(self, func: Any) -> None:
@@ -48,7 +50,9 @@ class Op:
             self.overload = ""
             self.is_view = self.transparent = False
             self.writes: frozenset[str] = frozenset()
-            self._written_positions: tuple[int, ...] = ()
+            self.written_positions: tuple[int, ...] = ()
+            self.hides_writes = False
+            self.training_position = -1
             self.argument_names: tuple[str, ...] = ()
         else:
             self.op_type = schema.name
@@ -57,9 +61,15 @@ class Op:
             self.argument_names = tuple(each.name for each in arguments)
             declared = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
             self.writes = frozenset(declared) | frozenset(_UNDECLARED_WRITES.get(self.op_type, ()))
-            self._written_positions = tuple(
+            self.written_positions = tuple(
                 position for position, name in enumerate(self.argument_names) if name in self.writes
             )
+            returned = sum(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
+            # Some of what it writes is not among its results: `_foreach_add_` returns nothing.
+            self.hides_writes = returned < len(self.written_positions)
+            training = [each for each in ("training", "train") if each in self.argument_names]
+            undeclared = self.op_type in _UNDECLARED_WRITES
+            self.training_position = self.argument_names.index(training[0]) if undeclared and training else -1
             self.is_view = not declared and any(r.alias_info is not None for r in schema.returns)
             self.transparent = self.op_type in _TRANSPARENT or self.op_type.startswith("profiler::")
         # `_softmax` is called softmax by everybody, and a leading underscore is no valid start of a name.
@@ -88,7 +98,7 @@ class Op:
         found: list[torch.Tensor] = []
         if self.op_type in _UNDECLARED_WRITES and not self._is_training(args, kwargs):
             return found
-        for position in self._written_positions:
+        for position in self.written_positions:
             if position < len(args):
                 _collect((args[position],), found)
         for name, value in kwargs.items():
@@ -120,6 +130,26 @@ class Op:
             elif argument.name in given:
                 found[argument.name] = _plain(value)
         return found
+
+    def as_called(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments from one value per argument of the schema, defaults left out.
+
+        Values come from below Python: dtypes, layouts and memory formats as numbers, devices as their names,
+        undefined tensors as NotImplemented and objects with a life of their own as an Ellipsis.
+        """
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        needed = 0
+        for argument, value in zip(self.func._schema.arguments, values, strict=True):
+            is_default = argument.has_default_value() and _is_same(argument.default_value, value)
+            value = _from_below(str(argument.real_type), value)
+            if argument.kwarg_only:
+                if not is_default:
+                    kwargs[argument.name] = value
+            else:
+                args.append(value)
+                needed = needed if is_default else len(args)
+        return args[:needed], kwargs
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         yield from zip(self.argument_names, args, strict=False)
@@ -164,6 +194,56 @@ def _collect(values: Iterable[Any], into: list[torch.Tensor]) -> None:
 
 def _holds_tensors(schema_type: str) -> bool:
     return "Tensor" in schema_type
+
+
+_LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn)  # type: ignore[attr-defined]
+_MEMORY_FORMATS = (
+    *(torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d),
+)
+
+
+def _from_below(schema_type: str, value: Any) -> Any:
+    """An argument as Python would have passed it."""
+    if isinstance(value, list):
+        return [_from_below(schema_type.removesuffix("[]"), each) for each in value]
+    kind = schema_type.removesuffix("?").removeprefix("Optional[").removesuffix("]")
+    if value is None or value is NotImplemented:  # an undefined tensor
+        return None
+    if value is Ellipsis:
+        return f"<{kind}>"
+    if kind == "ScalarType":
+        return dtype_by_number(value) or value
+    if kind == "Layout":
+        return _LAYOUTS[value] if value < len(_LAYOUTS) else value
+    if kind == "MemoryFormat":
+        return _MEMORY_FORMATS[value] if value < len(_MEMORY_FORMATS) else value
+    if kind == "Device":
+        return torch.device(value)
+    return value
+
+
+def _is_same(default: Any, value: Any) -> bool:
+    if isinstance(default, torch.Tensor) or isinstance(value, torch.Tensor):
+        return False
+    if isinstance(value, (list, tuple)) and isinstance(default, (list, tuple)):
+        return list(default) == list(value) and list(map(type, default)) == list(map(type, value))
+    return type(default) is type(value) and bool(default == value)
+
+
+# The order of PyTorch's own enumeration, which is only ever appended to.
+_DTYPE_NAMES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
+    *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
+    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
+    *("uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"),
+    *("int1", "int2", "int3", "int4", "int5", "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2"),
+)
+
+
+def dtype_by_number(number: int) -> torch.dtype | None:
+    """The dtype that PyTorch knows by a number below Python."""
+    return getattr(torch, _DTYPE_NAMES[number], None) if 0 <= number < len(_DTYPE_NAMES) else None
 
 
 def _plain(value: Any) -> Any:

@@ -74,6 +74,9 @@ class Scopes:
         self.modules.clear()
         self.optimizers.clear()
 
+    def publish(self) -> None:
+        """Called after every change, for interceptors that cannot ask."""
+
     def in_recomputation(self) -> bool:
         """Whether the innermost module was called by the backward pass."""
         return bool(self.modules) and self.modules[-1][1]
@@ -103,21 +106,25 @@ class Scopes:
         if not self.modules and not recomputed:
             self._on_root_module(path, module, args)
         self.modules.append((f"recompute/{path}/" if recomputed else f"{path}/", recomputed))
+        self.publish()
 
     @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.modules and self._is_ours():
             self.modules.pop()
+            self.publish()
 
     def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours():
             scope = self._program.optimizer_scope(optimizer)
             self.optimizers.append((scope + "/", sys._getframe(1)))
             self._on_optimizer(scope, optimizer)
+            self.publish()
 
     def _leave_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.optimizers and self._is_ours():
             self.optimizers.pop()
+            self.publish()
 
     def _is_ours(self) -> bool:
         return threading.get_ident() == self._thread and generation() == self._generation

@@ -35,6 +35,7 @@ class Session(EngineSession):
         extras: other objects with a `state_dict`, saved in checkpoints.
         graph: the graph to fill; the thread's default graph, or a new one, when left out.
         global_step: where to start counting.
+        interceptor: what observes watched runs: `native`, `dispatch` or `auto`; see docs/native.md.
 
     >>> import torch, tensortap as tt
     >>> model = torch.nn.Linear(4, 1)
@@ -55,6 +56,7 @@ class Session(EngineSession):
         extras: Mapping[str, Any] | None = None,
         graph: Graph | None = None,
         global_step: int = 0,
+        interceptor: str | None = None,
     ) -> None:
         if not callable(step_fn):
             raise TypeError(f"step_fn must be a function, got {type(step_fn).__name__}: {step_fn!r}.")
@@ -66,7 +68,7 @@ class Session(EngineSession):
             found.optimizers if optimizers is None else _as_mapping(optimizers, "optimizer"),
             found.extras if extras is None else extras,
         )
-        super().__init__(program, graph, global_step)
+        super().__init__(program, graph, global_step, interceptor)
 
     def run(
         self,

@@ -15,7 +15,7 @@ import torch
 import tensortap
 from tensortap.records import Frame
 
-__all__ = ["capture_stack", "first_user_frame", "ran_compiled"]
+__all__ = ["capture_stack", "classifications", "first_user_frame", "kind_of", "ran_compiled"]
 
 _CLASSIFIED_LIMIT = 50_000
 _STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any model, bounded for recursion
@@ -23,6 +23,7 @@ _STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any mo
 _LIBRARY, _USER, _BACKWARD, _COMPILED = range(4)
 # By identity: hashing a code object reads all of its bytecode, and this is asked several times for every op.
 _kinds: dict[int, int] = {}
+_forgotten = 0
 _classified: list[CodeType] = []  # kept, so that an identity is not given to another
 
 
@@ -36,12 +37,20 @@ _STDLIB = _folder(sysconfig.get_paths()["stdlib"])
 _SITE = (_folder(sysconfig.get_paths()["purelib"]), _folder(sysconfig.get_paths()["platlib"]))
 
 
-def _kind(code: CodeType) -> int:
+def classifications() -> int:
+    """A number that changes when kinds are forgotten, and code objects with them."""
+    return _forgotten
+
+
+def kind_of(code: CodeType) -> int:
+    """Whose code it is."""
+    global _forgotten
     found = _kinds.get(id(code))
     if found is None:
         if len(_classified) >= _CLASSIFIED_LIMIT:  # a program that makes code as it goes
             _kinds.clear()
             _classified.clear()
+            _forgotten += 1
         found = _kinds[id(code)] = _classify(code)
         _classified.append(code)
     return found
@@ -74,7 +83,7 @@ def first_user_frame(frame: FrameType | None) -> FrameType | None:
         code = frame.f_code
         kind = _kinds.get(id(code))
         if kind is None:
-            kind = _kind(code)
+            kind = kind_of(code)
         if kind == _USER:
             return frame
         if kind == _BACKWARD:
@@ -88,7 +97,7 @@ def capture_stack(frame: FrameType | None) -> tuple[Frame, ...]:
     frames: list[Frame] = []
     while frame is not None and len(frames) < _STACK_LIMIT:
         code = frame.f_code
-        if _kind(code) == _USER:
+        if kind_of(code) == _USER:
             frames.append(Frame(code.co_filename, frame.f_lineno, code.co_qualname))
         frame = frame.f_back
     return tuple(reversed(frames))
@@ -97,7 +106,7 @@ def capture_stack(frame: FrameType | None) -> tuple[Frame, ...]:
 def ran_compiled(frame: FrameType | None) -> bool:
     """Whether a function compiled by torch.compile is on the stack."""
     while frame is not None:
-        if _kind(frame.f_code) == _COMPILED:
+        if kind_of(frame.f_code) == _COMPILED:
             return True
         frame = frame.f_back
     return False

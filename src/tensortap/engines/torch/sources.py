@@ -24,7 +24,7 @@ from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Or
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
 
-__all__ = ["Sources"]
+__all__ = ["Sources", "hidden_view_node"]
 
 
 class Sources:
@@ -103,13 +103,17 @@ class Sources:
 
     def find_new_state(self, place: Place) -> Origin | None:
         """Look again for state that the running optimizer has made in this very step."""
+        return self._provenance.origins.get(place) if self.has_new_state() else None
+
+    def has_new_state(self) -> bool:
+        """Name the state that the running optimizer has made since it began to step; False if there is none."""
         if self._stepping is None:
-            return None
+            return False
         scope, optimizer, known = self._stepping
         if len(optimizer.state) == known:
-            return None
+            return False
         self.name_optimizer_state(scope, optimizer)
-        return self._provenance.origins.get(place)
+        return True
 
     def use(self, origin: Origin, tensor: torch.Tensor) -> None:
         """Make a source that is used for the first time a node of the run."""
@@ -133,20 +137,7 @@ class Sources:
         if root.source is not None:
             self.use(root, tensor.as_strided(memory.root[SHAPE], memory.root[STRIDES], memory.root[OFFSET]))
         entry = self._names.next(consumer.name + "/", "as_strided")
-        node = Node(
-            entry.name,
-            "aten::as_strided",
-            (root.name,),
-            (memory.writer,) if memory.writer is not None else (),
-            (spec_of(tensor),),
-            devices.name_of(tensor.device),
-            {
-                "size": list(tensor.shape),
-                "stride": list(tensor.stride()),
-                "storage_offset": tensor.storage_offset(),
-            },
-            is_view=True,
-        )
+        node = hidden_view_node(entry.name, root.name, memory.writer, tensor)
         self._provenance.assign(tensor, place, entry.tensor(0))
         self._on_use(entry.tensor(0), node, tensor)
         return entry.tensor(0)
@@ -158,3 +149,21 @@ class Sources:
             self._names.keep_source(node)
         self._provenance.assign(tensor, self._provenance.place_of(tensor), node.tensor(0), node)
         return node.tensor(0)
+
+
+def hidden_view_node(name: str, root: str, writer: str | None, tensor: torch.Tensor) -> Node:
+    """The node of a view that no op of the run has made."""
+    return Node(
+        name,
+        "aten::as_strided",
+        (root,),
+        (writer,) if writer is not None else (),
+        (spec_of(tensor),),
+        devices.name_of(tensor.device),
+        {
+            "size": list(tensor.shape),
+            "stride": list(tensor.stride()),
+            "storage_offset": tensor.storage_offset(),
+        },
+        is_view=True,
+    )

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from tensortap.engines.torch.pills import Pills, is_plain
+from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries, is_plain
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops.debug_ops import DebugNumericSummary
 from tensortap.ops.view import TensorView
-from tensortap.records import Node, Record
+from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
@@ -37,7 +38,7 @@ class _Deferred:
     """Summaries that are being made on their device, and whose they will be."""
 
     summaries: DeviceSummaries
-    targets: list[tuple[DebugNumericSummary, tuple[int, ...], Node, int, int]] = field(default_factory=list)
+    targets: list[Summary] = field(default_factory=list)
 
 
 class Watching:
@@ -48,6 +49,15 @@ class Watching:
         self._wants = publisher.wants
         self._deferred: dict[tuple[float, float], _Deferred] = {}
         self._pills = Pills(publisher)
+
+    @property
+    def publisher(self) -> Publisher:
+        """Where records go."""
+        return self._publisher
+
+    def wants(self, node: Node, slot: int) -> Wanted | None:
+        """What to do with an output; None for nothing."""
+        return self._wants(node, slot)
 
     def tap(self, node: Node, slot: int, tensor: torch.Tensor) -> None:
         """Called for every tensor of the run."""
@@ -86,16 +96,17 @@ class Watching:
             except Exception as error:
                 self._publisher.failed(op, positions, node, slot, error)
             else:
-                deferred.targets.append((op, positions, node, slot, self._publisher.now()))
+                now = self._publisher.now()
+                deferred.targets.append(Summary(op, positions, node, slot, now, tensor.dim()))
         return tuple(left)
 
     def _collect(self) -> None:
         for deferred in self._deferred.values():
             rows = deferred.summaries.collect_rows()
-            for row, (op, positions, node, slot, timestamp) in zip(rows, deferred.targets, strict=True):
-                muted = op.mute_if_healthy and not (row[2] or row[3] or row[7])
-                record = Record(node.name, slot, op.name, node.device, timestamp, "float64", row.shape, row)
-                self._publisher.hand_over(None if muted else record, positions)
+            values = np.zeros((len(rows), max(map(len, rows), default=0)))
+            for place, row in enumerate(rows):
+                values[place, : len(row)] = row
+            hand_over_summaries(self._publisher, deferred.targets, values)
         self._deferred.clear()
 
 

@@ -1,0 +1,1 @@
+"""The native interceptor: its C++ source, and what builds and loads it."""

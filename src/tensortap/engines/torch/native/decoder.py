@@ -1,0 +1,515 @@
+"""What the observer asks Python for, once for everything new: names, nodes, source lines, what is watched.
+
+The observer knows operators, scopes, names ("entries"), nodes and values by number. A decoder keeps what the
+numbers mean; there is one for each name table, so numbers stay valid for a session. Methods without an underscore
+are called by the observer, in the middle of an op, with its own work hidden from itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from tensortap.engines.graph import merged_attributes
+from tensortap.engines.torch import devices, source
+from tensortap.engines.torch.gradients import gradients_announced
+from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.names import Entry, NameTable
+from tensortap.engines.torch.native import library as native
+from tensortap.engines.torch.native.plans import NativePlan
+from tensortap.engines.torch.native.scopes import PublishedScopes
+from tensortap.engines.torch.program import Program, variable_node
+from tensortap.engines.torch.schema import Op, op_of
+from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
+from tensortap.engines.torch.sources import Sources, hidden_view_node
+from tensortap.engines.torch.values import snapshot, spec_of
+from tensortap.records import Node
+from tensortap.sink.queue import shared_queue
+
+__all__ = ["Decoder"]
+
+MAX_AGE_SECS = 0.05
+_SLOT_BITS = 20
+_PLANS_KEPT = 16  # as many as watch plans
+_ARGUMENTS_OF_NOTHING: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
+
+
+class _Found:
+    """A value that has a name: what `Sources` needs to know of it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Run:
+    """What belongs to one observed run."""
+
+    def __init__(self, decoder: Decoder, plan: RunPlan, program: Program, observation: Observation) -> None:
+        self.plan = plan
+        self.observation = observation
+        self.sources = Sources(program, decoder, decoder, observation, _never_used)  # type: ignore[arg-type]
+        self.sources.owners = _Owners(decoder)
+        self.scopes = PublishedScopes(
+            program, self.sources.name_module_inputs, self.sources.name_optimizer_state, decoder
+        )
+        self.lanes = decoder.plan_for(plan)
+        self.failed: tuple[Node, CodeType, int] | None = None
+
+
+class _Owners(dict[str, str]):
+    """Which parameter a tensor has to do with, within an optimizer: the observer wants to know by number."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def __setitem__(self, name: str, path: str) -> None:
+        self._decoder.set_owner(name, path)
+
+
+def _never_used(name: str, node: Node, tensor: torch.Tensor) -> None:
+    raise AssertionError("the observer itself notices when a source is used")
+
+
+def _flush(decoder: weakref.ref[Decoder], run: int) -> None:
+    found, queue = decoder(), shared_queue()
+    # This is the thread of the queue: if it has much to do, it must not wait for itself to have less.
+    if found is not None and queue.pending_bytes < queue.max_bytes // 2:
+        found.library.tt_flush(found.handle, run)
+
+
+class Decoder:
+    """Gives meaning to the numbers of one observer."""
+
+    def __init__(self, names: NameTable) -> None:
+        self.library = native.library()
+        self._names = names
+        self._operators: list[Op] = []
+        self._scopes: dict[str, int] = {}
+        self._scope_names: list[str] = []
+        self._labels: dict[str, int] = {}
+        self._label_names: list[str] = []
+        self._owner_numbers: dict[str, int] = {"": 0}
+        self._entries: list[Entry] = []
+        self._nodes: list[Node] = []
+        self._nodes_made = 0
+        self._last_executed: tuple[bytes, int, list[Node]] = (b"", 0, [])
+        self._source_entries: dict[str, int] = {}
+        self._source_nodes: dict[str, int] = {}
+        self._values: dict[str, int] = {}
+        self._parameter_paths: list[str] = []
+        self._call: tuple[Sequence[Any], Mapping[str, Any]] = _ARGUMENTS_OF_NOTHING
+        self._plans: OrderedDict[Any, NativePlan] = OrderedDict()
+        self._codes = source.classifications()
+        self._run: _Run | None = None
+        self.handle = self.library.tt_new(
+            self,
+            ctypes.cast(native.dtype_codes(), ctypes.c_void_p),
+            native.summary_address(),
+            self.label("const"),
+            self.label("as_strided"),
+        )
+        self.scope("")  # is number 0
+        self.shared = native.Scope.from_address(self.library.tt_scope(self.handle))
+
+    def __del__(self) -> None:
+        handle = getattr(self, "handle", None)
+        if handle is not None:
+            self.library.tt_delete(handle)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is being observed already: the program runs its session inside of itself."""
+        return self._run is not None
+
+    # --- one run -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def recording(self, plan: RunPlan, program: Program, observation: Observation) -> Iterator[None]:
+        """Observe the block, and leave its nodes in the observation."""
+        self._names.start_run()
+        run = self._run = _Run(self, plan, program, observation)
+        emits = bool(plan.taps or plan.captures or plan.watching is not None)
+        session = self.library.tt_begin(self.handle, run.lanes.handle, emits)
+        try:
+            run.lanes.open(self.handle)
+            self._values.clear()
+            if self._codes != source.classifications():
+                self._codes = source.classifications()
+                self.library.tt_forget_codes(self.handle)
+            run.sources.name_what_is_known(plan.inputs)
+            self._announce_parameters(program)
+            with run.scopes, gradients_announced(program, self._on_gradient):
+                self.library.tt_start(self.handle, session)
+                try:
+                    yield
+                finally:
+                    self.library.tt_stop(self.handle, session)
+        except BaseException as error:
+            run.observation.failed = self._failure(error)
+            raise
+        finally:
+            observation.nodes[:] = self._executed()
+            self.library.tt_end(self.handle, session)
+            self._run = None
+            self._call = _ARGUMENTS_OF_NOTHING
+
+    def _executed(self) -> list[Node]:
+        """The nodes of the run; for a program that repeats itself, from memory."""
+        count = self.library.tt_node_count(self.handle)
+        if not count:
+            return []
+        numbers = ctypes.string_at(self.library.tt_nodes(self.handle), 4 * count)
+        known, made, nodes = self._last_executed
+        if numbers != known or made != self._nodes_made:
+            nodes = [self._nodes[number] for number in memoryview(numbers).cast("i")]
+            self._last_executed = (numbers, self._nodes_made, nodes)
+        return nodes
+
+    def plan_for(self, plan: RunPlan) -> NativePlan:
+        """What the observer knows already of runs that are watched like this one."""
+        keys = None if plan.watching is None else plan.watching.publisher.keys
+        known = (id(keys), plan.captures, bool(plan.taps))
+        found = self._plans.pop(known, None) or NativePlan(self.library, keys)
+        self._plans[known] = found
+        if len(self._plans) > _PLANS_KEPT:
+            self._plans.popitem(last=False)
+        return found
+
+    def _on_gradient(self, path: str, parameter: torch.Tensor) -> None:
+        self.library.tt_gradient(self.handle, parameter._cdata)
+
+    def _announce_parameters(self, program: Program) -> None:
+        announce, handle = self.library.tt_add_parameter, self.handle
+        del self._parameter_paths[:]
+        for path, parameter in program.parameters():
+            if parameter.requires_grad and parameter.is_leaf:
+                parent, _, leaf = f"gradients/{path}".rpartition("/")
+                scope, label = self.scope(parent + "/"), self.label(leaf)
+                number = len(self._parameter_paths)
+                announce(handle, parameter._cdata, number, scope, label, self.scope(f"gradients/{path}/"))
+                self._parameter_paths.append(path)
+
+    def _failure(self, error: BaseException) -> tuple[BaseException, Node] | None:
+        """The node that raised an exception: the last one that failed, if it did so where the exception began."""
+        failed, traceback = self._current.failed, error.__traceback__
+        if failed is None or traceback is None:
+            return None
+        while traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        node, code, instruction = failed
+        began_there = traceback.tb_frame.f_code is code and traceback.tb_lasti == instruction
+        return (error, node) if began_there else None
+
+    @property
+    def _current(self) -> _Run:
+        assert self._run is not None
+        return self._run
+
+    # --- numbers -----------------------------------------------------------------------------------
+
+    def scope(self, name: str) -> int:
+        """The number of a scope, which is empty or ends in a slash."""
+        number = self._scopes.get(name)
+        if number is None:
+            number = self._scopes[name] = len(self._scope_names)
+            self._scope_names.append(name)
+        return number
+
+    def label(self, name: str) -> int:
+        """The number of the last part of names."""
+        number = self._labels.get(name)
+        if number is None:
+            number = self._labels[name] = len(self._label_names)
+            self._label_names.append(name)
+        return number
+
+    def set_owner(self, name: str, path: str) -> None:
+        """Note that a tensor of this run has to do with a parameter."""
+        number = self._owner_numbers.setdefault(path, len(self._owner_numbers))
+        self.library.tt_set_owner(self.handle, self._values[name], number)
+
+    def _tensor_name(self, value: int) -> str:
+        return self._entries[value >> _SLOT_BITS].tensor(value & ((1 << _SLOT_BITS) - 1))
+
+    def _keep(self, reused: int, node: Node) -> int:
+        self._nodes_made += 1
+        if reused >= 0:
+            self._nodes[reused] = node
+            self.library.tt_node_changed(self.handle, reused)
+            return reused
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    # --- for `Sources`: names and provenance, as it knows them ----------------------------------------
+
+    def next(self, scope: str, label: str) -> Entry:
+        """The entry of the next thing called `label` in `scope`."""
+        number: int = self.library.tt_next(self.handle, self.scope(scope), self.label(label))
+        return self._entries[number]
+
+    def source(self, name: str) -> Node | None:
+        """The node last kept for something that is no op."""
+        return self._names.source(name)
+
+    def keep_source(self, node: Node) -> None:
+        """Keep a source's node."""
+        self._names.keep_source(node)
+
+    def place_of(self, tensor: torch.Tensor) -> None:
+        """The observer works out places itself."""
+
+    def find(self, tensor: torch.Tensor) -> _Found | None:
+        """The name of a tensor's value, if it has one."""
+        value = self.library.tt_find(self.handle, tensor._cdata)
+        if value < 0:
+            return None
+        name = self._tensor_name(value)
+        self._values[name] = value
+        return _Found(name)
+
+    def assign(self, tensor: torch.Tensor, place: None, name: str, node: Node) -> None:
+        """Make a source known, to become a node when it is first used."""
+        entry = self._source_entries.get(node.name)
+        if entry is None:
+            entry = self._source_entries[node.name] = self.library.tt_reserve_entry(self.handle)
+            self._entries.append(Entry(node.name))
+            self._source_nodes[node.name] = self._keep(-1, node)
+        number = self._source_nodes[node.name]
+        if self._nodes[number] is not node:
+            self._keep(number, node)
+        self._values[name] = entry << _SLOT_BITS
+        if not self.library.tt_add_source(self.handle, tensor._cdata, entry, number):
+            self.fault("naming a tensor", name)
+
+    # --- operators, scopes, entries ---------------------------------------------------------------------
+
+    def new_operator(
+        self, name: str, overload: str
+    ) -> tuple[int, int, bool, bool, int, bool, tuple[int, ...]]:
+        """What the schema says of an operator that is executed for the first time."""
+        namespace, _, plain_name = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), plain_name)
+        op = op_of(getattr(packet, overload or "default"))
+        self._operators.append(op)
+        return (
+            len(self._operators) - 1,
+            self.label(op.label),
+            op.transparent,
+            op.is_view,
+            op.training_position,
+            op.hides_writes,
+            op.written_positions,
+        )
+
+    def classify(self, code: CodeType) -> int:
+        """Whose code it is."""
+        return source.kind_of(code)
+
+    def new_entry(self, scope: int, label: int, number: int) -> None:
+        """Name the next entry."""
+        self._entries.append(self._names.entry(self._scope_names[scope], self._label_names[label], number))
+
+    def inner_scope(self, entry: int) -> int:
+        """The scope of what an op brings along: constants, hidden views."""
+        return self.scope(self._entries[entry].name + "/")
+
+    def gradient_scope(self, entry: int) -> int:
+        """The scope of the gradient of an op."""
+        return self.scope(self._entries[entry].gradient_scope)
+
+    def stray_scope(self, name: str) -> int:
+        """The scope of the gradient of an op that ran before this run."""
+        return self.scope(f"gradients/{name}/")
+
+    def leaf_scope(self, value: int) -> int:
+        """The scope of adding to the gradient of a leaf that is no parameter."""
+        path = "leaf" if value < 0 else self._tensor_name(value).rpartition(":")[0]
+        return self.scope(f"gradients/{path}/")
+
+    def owner_scope(self, scope: int, owner: int) -> int:
+        """The scope of what an optimizer does with one parameter."""
+        path = next(path for path, number in self._owner_numbers.items() if number == owner)
+        return self.scope(f"{self._scope_names[scope]}{path}/")
+
+    def step_in_frame(self, frame: FrameType | None) -> None:
+        """Tell the observer how to know when the step of an optimizer is over."""
+        self.library.tt_step_in_frame(self.handle, frame)
+
+    def optimizer_left(self) -> None:
+        """The step of an optimizer is no longer on the stack: it raised, and the program went on."""
+        self._current.scopes.forward_scope()
+        self._current.scopes.publish()
+
+    def find_new_state(self) -> bool:
+        """Look again for state that the running optimizer has made in this very step."""
+        return self._current.sources.has_new_state()
+
+    # --- nodes ---------------------------------------------------------------------------------------------
+
+    def begin(self, operator: int, values: tuple[Any, ...]) -> None:
+        """Remember the arguments of an op whose node will have to be built."""
+        self._call = self._operators[operator].as_called(values)
+
+    def arguments_vary(self, node: int, operator: int, values: tuple[Any, ...]) -> None:
+        """An argument keeps changing: have the node say so."""
+        op = self._operators[operator]
+        known = self._nodes[node]
+        attributes = merged_attributes(known.attributes, op.attributes(*op.as_called(values)))
+        self._nodes[node] = replace(known, attributes=attributes)
+        self._nodes_made += 1
+
+    def build(
+        self,
+        operator: int,
+        entry: int,
+        known: int,
+        reused: int,
+        forward: int,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+        outputs: tuple[torch.Tensor, ...],
+    ) -> int:
+        """Build the node of a finished call. `known` is a node that differs in its outputs only."""
+        node = self._node(operator, entry, known, forward, inputs, controls, outputs)
+        self._entries[entry].node = node
+        return self._keep(reused, node)
+
+    def _node(
+        self,
+        operator: int,
+        entry: int,
+        known: int,
+        forward: int,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+        outputs: tuple[torch.Tensor, ...],
+    ) -> Node:
+        op = self._operators[operator]
+        observation = self._current.observation
+        specs = tuple(spec_of(tensor) for tensor in outputs)
+        if known >= 0:
+            like = self._nodes[known]
+            device = devices.name_of(outputs[0].device) if outputs else like.device
+            return replace(like, outputs=specs, device=device)
+        (args, kwargs), self._call = (
+            self._call,
+            _ARGUMENTS_OF_NOTHING,
+        )  # what is held cannot be reused by autograd
+        tensors = outputs or op.split(args, kwargs)[0]
+        caller = sys._getframe(2)
+        forward_node = self._entries[forward].node if forward >= 0 else None
+        frame = first_user_frame(caller)
+        stack = (
+            forward_node.stack
+            if frame is None and forward_node is not None
+            else capture_stack(frame or caller)
+        )
+        if not observation.ran_compiled:
+            observation.ran_compiled = ran_compiled(caller)
+        return Node(
+            name=self._entries[entry].name,
+            op_type=op.op_type,
+            inputs=tuple(map(self._tensor_name, inputs)),
+            control_inputs=tuple(self._entries[each].name for each in controls),
+            outputs=specs,
+            device=devices.name_of(tensors[0].device) if tensors else "",
+            attributes=op.attributes(args, kwargs),
+            stack=stack,
+            forward=None if forward < 0 else self._entries[forward].name,
+            is_view=op.is_view,
+        )
+
+    def failed(
+        self,
+        operator: int,
+        entry: int,
+        known: int,
+        forward: int,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+    ) -> None:
+        """An op raised: keep its node, and where the exception will say it began."""
+        node = self._node(operator, entry, known, forward, inputs, controls, ())
+        caller = sys._getframe(1)
+        self._current.failed = (node, caller.f_code, caller.f_lasti)
+
+    def constant(self, entry: int, reused: int, tensor: torch.Tensor) -> int:
+        """Build the node of a tensor that came from nowhere."""
+        name = self._entries[entry].name
+        return self._keep(reused, variable_node(name, tensor, "Const", devices.name_of(tensor.device)))
+
+    def hidden_view(self, entry: int, reused: int, root: int, writer: int, tensor: torch.Tensor) -> int:
+        """Build the node of a view that was made where nobody could see it."""
+        last_writer = None if writer < 0 else self._entries[writer].name
+        node = hidden_view_node(self._entries[entry].name, self._tensor_name(root), last_writer, tensor)
+        return self._keep(reused, node)
+
+    def gradient(self, entry: int, reused: int, value: int, tensor: torch.Tensor, parameter: int) -> int:
+        """Build the node of the complete gradient of a parameter."""
+        node = Node(
+            self._entries[entry].name,
+            "AccumulateGrad",
+            () if value < 0 else (self._tensor_name(value),),
+            outputs=(spec_of(tensor),),
+            device=devices.name_of(tensor.device),
+            forward=self._parameter_paths[parameter],
+            is_view=True,
+        )
+        return self._keep(reused, node)
+
+    # --- values --------------------------------------------------------------------------------------------
+
+    def taps(self, node: int, slot: int) -> tuple[int, ...]:
+        """What to do with an output: pairs of a lane and a key."""
+        run = self._current
+        return run.lanes.taps(run.plan, self._nodes[node], slot, self.handle)
+
+    def tap(self, number: int, slot: int, tensor: torch.Tensor) -> None:
+        """Show a tensor that the observer cannot read itself, or that Python wants to see."""
+        run, node = self._current, self._nodes[number]
+        name = node.tensor(slot)
+        if name in run.plan.captures:
+            run.observation.captured[name] = snapshot(tensor)
+        for tap in run.plan.all_taps:
+            try:
+                tap(node, slot, tensor)
+            except Exception:
+                run.observation.fault(f"tapping {name!r}")
+
+    def without_data(self, node: int, slot: int) -> None:
+        """Note a tensor whose memory had been freed."""
+        self._current.observation.without_data.add(self._nodes[node].tensor(slot))
+
+    def flush(self, lane: int, rows: int, count: int, data: int, used: int, size: int, muted: int) -> None:
+        """Take over a block of records."""
+        run = self._current
+        assert run.plan.watching is not None
+        if muted:
+            run.lanes.count_muted(run.plan.watching, lane, muted)
+        if not rows:
+            return
+        # Wrapped before anything can fail, so that the memory is given back in any case.
+        owned_rows = native.owned_memory(rows, count * 96, self.library.tt_free_rows, rows)
+        owned_data = native.owned_memory(data, used, self.library.tt_free_data, data, size)
+        run.lanes.hand_over(run.plan.watching, lane, owned_rows, owned_data)
+
+    def flush_later(self, run: int) -> None:
+        """Have the records gathered so far handed over soon, even if the program hangs in its next op."""
+        shared_queue().call_later(MAX_AGE_SECS, partial(_flush, weakref.ref(self), run))
+
+    def fault(self, where: str, what: str) -> None:
+        """Count a failure of the observer."""
+        if self._run is not None:
+            self._run.observation.fault(f"{where} ({what})")

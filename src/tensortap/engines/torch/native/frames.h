@@ -1,0 +1,100 @@
+// The line of the program that is executing, read from the interpreter's frames of this thread.
+//
+// The frames of a thread change only when that thread runs, so it may look at them without holding the GIL.
+// Their layout is private to each version of Python and is known here for those below; on others the lines of
+// nodes are those of their first execution.
+#pragma once
+
+#include <Python.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstdint>
+
+namespace tensortap {
+
+struct Line {
+  const void* code = nullptr;
+  const void* instruction = nullptr;
+};
+
+enum CodeKind : int { kUnknown = -1, kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3 };  // as in source.py
+
+#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
+#define TENSORTAP_READS_FRAMES 1
+
+struct Frame {
+#if PY_VERSION_HEX < 0x030C0000
+  void* function;
+  PyObject *globals, *builtins, *locals, *code;
+  void* object;
+  Frame* previous;
+  const void* instruction;
+#else
+  PyObject* code;
+  Frame* previous;
+  PyObject *function, *globals, *builtins, *locals;
+  void* object;
+  const void* instruction;
+#endif
+};
+
+// What a frame object stands for.
+inline const Frame* frame_of(PyObject* object) {
+  struct FrameObject {
+    PyObject_HEAD
+    void* back;
+    const Frame* frame;
+  };
+  return reinterpret_cast<const FrameObject*>(object)->frame;
+}
+
+inline const Frame* current_frame() {
+  PyThreadState* state = PyGILState_GetThisThreadState();
+  if (state == nullptr) return nullptr;
+#if PY_VERSION_HEX < 0x030D0000
+  return state->cframe == nullptr ? nullptr : reinterpret_cast<const Frame*>(state->cframe->current_frame);
+#else
+  return reinterpret_cast<const Frame*>(state->current_frame);
+#endif
+}
+#else
+#define TENSORTAP_READS_FRAMES 0
+struct Frame {
+  PyObject* code;
+  Frame* previous;
+  const void* instruction;
+};
+inline const Frame* frame_of(PyObject*) { return nullptr; }
+inline const Frame* current_frame() { return nullptr; }
+#endif
+
+// What the codes on the stack are, asked of Python once for each.
+class Codes {
+ public:
+  template <class Classify>
+  Line first_user_line(Classify classify) {
+    for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
+      PyObject* code = frame->code;
+      if (code == nullptr || !PyCode_Check(code)) continue;
+      auto found = kinds_.find(code);
+      const int kind = found != kinds_.end() ? found->second : (kinds_[code] = classify(code));
+      if (kind == kUser) return {code, frame->instruction};
+      if (kind == kBackward) return {};
+    }
+    return {};
+  }
+
+  void forget() { kinds_.clear(); }
+
+ private:
+  ska::flat_hash_map<PyObject*, int> kinds_;
+};
+
+inline bool is_on_stack(const Frame* wanted) {
+  for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
+    if (frame == wanted) return true;
+  }
+  return false;
+}
+
+}  // namespace tensortap

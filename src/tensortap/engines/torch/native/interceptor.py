@@ -1,0 +1,61 @@
+"""The fast interceptor: an observer in C++ that PyTorch calls for every operator. It can only look.
+
+What differs from the dispatch mode: autograd adds gradients in place (`add_`), as it does when nobody looks, and
+takes its usual formulas; higher-order operators are seen as the operators they execute.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from tensortap.engines.graph import Graph
+from tensortap.engines.torch.dispatch import DispatchInterceptor
+from tensortap.engines.torch.eager import compilation_suspended
+from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.names import NameTable
+from tensortap.engines.torch.native.decoder import Decoder
+from tensortap.engines.torch.native.library import library
+from tensortap.engines.torch.program import Program
+
+__all__ = ["NativeInterceptor"]
+
+
+class NativeInterceptor:
+    """Sees the outputs of every operator; costs about a microsecond an operator.
+
+    Raises:
+        NativeBuildError: there is no observer for this torch, and none can be built.
+    """
+
+    can_interfere = False
+
+    def __init__(self) -> None:
+        library()
+        self._decoders: weakref.WeakKeyDictionary[NameTable, Decoder] = weakref.WeakKeyDictionary()
+
+    @contextmanager
+    def observe(
+        self, plan: RunPlan, program: Program, graph: Graph, names: NameTable
+    ) -> Iterator[Observation]:
+        """Watch the operators of the block."""
+        decoder = self._decoders.get(names)
+        if decoder is None:
+            decoder = self._decoders[names] = Decoder(names)
+        if decoder.is_busy:  # the step runs its own session; that inner run is none of the observer's
+            with DispatchInterceptor().observe(plan, program, graph, names) as observation:
+                yield observation
+            return
+        observation = Observation()
+        try:
+            with ExitStack() as installed:
+                try:
+                    installed.enter_context(compilation_suspended())
+                    installed.enter_context(decoder.recording(plan, program, observation))
+                except Exception:
+                    installed.close()
+                    observation.fault("starting to observe")
+                yield observation
+        finally:
+            graph.record(observation.nodes)

@@ -1,0 +1,123 @@
+// Records in the making: rows and data of one debug op, handed to Python in blocks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+namespace tensortap {
+
+constexpr int kMaxRank = 8;
+constexpr int kSummaryHeader = 14;
+
+// The layout of `tensortap.records.RECORD_ROW`.
+struct Row {
+  uint32_t key, rank;
+  int64_t timestamp, offset, nbytes;
+  int64_t dims[kMaxRank];
+};
+static_assert(sizeof(Row) == 96);
+
+// Blocks of memory that come back when Python has written them. A fresh block costs a page fault for every
+// 4 KiB, several times what copying into a used one costs.
+class Pool {
+ public:
+  void* take(size_t size) {
+    if (size == kBlock) {
+      std::lock_guard<std::mutex> hold(lock_);
+      if (!free_.empty()) {
+        void* block = free_.back();
+        free_.pop_back();
+        return block;
+      }
+    }
+    return std::malloc(size);
+  }
+
+  void give_back(void* block, size_t size) {
+    if (size == kBlock) {
+      std::lock_guard<std::mutex> hold(lock_);
+      if (free_.size() < kKept) {
+        free_.push_back(block);
+        return;
+      }
+    }
+    std::free(block);
+  }
+
+  static constexpr size_t kBlock = size_t(4) << 20;
+
+ private:
+  static constexpr size_t kKept = 24;
+  std::mutex lock_;
+  std::vector<void*> free_;
+};
+
+inline Pool& pool() {
+  static Pool* blocks = new Pool;  // never destroyed: Python may give blocks back at its very end
+  return *blocks;
+}
+
+struct Lane {
+  enum Kind : int { kSummary = 0, kCopy = 1 };
+  Kind kind;
+  double lower, upper;
+  bool mute_if_healthy;
+
+  Row* rows = nullptr;
+  char* data = nullptr;
+  size_t data_size = 0, used = 0, count = 0, row_size = 0;
+  int64_t muted = 0;
+
+  bool is_full(size_t more) const { return count * sizeof(Row) + sizeof(Row) > row_size || used + more > data_size; }
+
+  bool make_room(size_t more) {
+    if (rows == nullptr) {
+      row_size = kRows * sizeof(Row);
+      rows = static_cast<Row*>(std::malloc(row_size));
+    }
+    if (data == nullptr) {
+      data_size = more > Pool::kBlock ? more : Pool::kBlock;
+      data = static_cast<char*>(pool().take(data_size));
+    }
+    return rows != nullptr && data != nullptr;
+  }
+
+  void discard() {
+    std::free(rows);
+    if (data != nullptr) pool().give_back(data, data_size);
+    forget();
+  }
+
+  // After the memory has been given to somebody else.
+  void forget() {
+    rows = nullptr;
+    data = nullptr;
+    used = count = 0;
+  }
+
+  static constexpr size_t kRows = 4096;
+};
+
+// Whether the elements lie in host memory as they are.
+inline bool is_plain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_conj() &&
+         !tensor.is_neg() && !tensor.is_quantized() && !tensor.is_nested() &&
+         !tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+// Whether there is memory behind a tensor: sharded programs free and refill that of their weights.
+inline bool has_data(const at::Tensor& tensor) {
+  if (tensor.layout() != c10::kStrided || tensor.is_meta() || tensor.is_nested() || !tensor.has_storage()) return true;
+  const size_t nbytes = tensor.storage().nbytes();
+  if (tensor.numel() == 0) return true;
+  int64_t extent = tensor.storage_offset() + 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
+  return nbytes >= size_t(extent) * tensor.element_size();
+}
+
+}  // namespace tensortap

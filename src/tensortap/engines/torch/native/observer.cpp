@@ -1,0 +1,1289 @@
+// Sees every operator of a run through PyTorch's own RecordFunction, without touching Python for what it has seen
+// before. The meaning of everything here (names, scopes, dataflow, which ops count) is that of recorder.py; what is
+// new is decoded by Python once (decoder.py) and recognised afterwards.
+//
+// Per operator:
+//   start   which values are its inputs, in which scope and on which line it runs -> its entry (a name)
+//   end     its outputs get their values; entry + inputs + arguments + line + output types -> its node;
+//           health pills and copies of watched outputs go to their lanes
+//
+// Only plain C symbols are exported; see library.py for their use.
+
+#include "python.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <pthread.h>
+#include <time.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "frames.h"
+#include "lanes.h"
+#include "values.h"
+
+namespace tensortap {
+namespace {
+
+using SummaryKernel = void (*)(const void* data, int dtype, int rank, const int64_t* sizes, const int64_t* strides,
+                               double lower, double upper, double* row);
+
+constexpr int kMaxVariants = 4;
+constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
+constexpr int32_t kNone = -1;
+constexpr int kWorthSilencing = 2;
+
+std::atomic<uint64_t> process_generation{1};  // changes in a forked child, which is not the process being observed
+
+// ---- what is known of operators, names and nodes; lives as long as the session ----
+
+struct Operator {
+  std::string name, overload;
+  int32_t index = kNone;
+  int32_t label = kNone;
+  bool transparent = false;
+  bool is_view = false;
+  bool has_composite = false;
+  bool keeps_written = false;  // some of what it writes is not among its results
+  int training_argument = kNone;  // it writes only if this argument is true
+  std::vector<uint8_t> written;   // by argument
+  std::optional<c10::OperatorHandle> handle;
+  int calls_inside = 0;  // other ops that it called the last time
+  bool is_built_in = false;
+  uint64_t last_keys = 0;
+  bool last_descends = false;
+};
+
+// One appearance of a node: the same inputs, arguments, line and output types.
+struct Variant {
+  uint64_t begin, arguments, end;
+  int32_t node;
+};
+
+struct Entry {
+  int32_t family = kNone;
+  uint32_t number = 0;  // in its family
+  c10::SmallVector<Variant, 1> variants;
+  int32_t gradient_scope = kNone, inner_scope = kNone;
+  uint8_t next_victim = 0, argument_changes = 0;
+  bool arguments_vary = false;
+};
+
+// All entries of one label in one scope, in the order of a run.
+struct Family {
+  uint64_t key = 0;  // scope and label
+  uint64_t run = 0;
+  uint32_t count = 0;
+  std::vector<int32_t> entries;
+};
+
+struct Tap {
+  int32_t lane;
+  uint32_t key;
+};
+constexpr int32_t kPythonLane = -1;
+
+// What is watched, resolved once for each node.
+struct Plan {
+  struct Node {
+    uint32_t version = 0;
+    uint32_t slots = 0;  // outputs that are resolved, from the first on
+    c10::SmallVector<c10::SmallVector<Tap, 1>, 1> taps;  // empty while none of them is watched
+  };
+  std::vector<Node> nodes;
+  bool watches = false;
+};
+
+struct Parameter {
+  int32_t index, scope, label, leaf_scope;
+};
+
+// Written by Python as modules and optimizers come and go.
+struct Scope {
+  int32_t scope = 0;
+  int32_t in_optimizer = 0;
+  int32_t recomputed = 0;
+};
+
+struct Pending {
+  Operator* op = nullptr;
+  int32_t entry = kNone, forward = kNone, owner = 0;
+  uint64_t begin = 0, arguments = 0;
+  int32_t known = kNone;  // a node that differs at most in its output types
+  int uncaught = 0;
+  bool valid = false, decoded = false;
+  c10::SmallVector<Value, 8> inputs;
+  c10::SmallVector<int32_t, 2> controls;
+  c10::SmallVector<c10::TensorImpl*, 2> written;
+  std::vector<at::Tensor> kept;
+};
+
+struct Run {
+  uint64_t id = 0, generation = 0;
+  std::vector<int32_t> nodes;
+  Values values;
+  std::vector<int32_t> forward_of;  // by sequence number, from first_sequence
+  uint64_t first_sequence = 0, next_sequence = 0;
+  ska::flat_hash_map<Value, int32_t> owners;
+  std::vector<Lane> lanes;
+  Plan* plan = nullptr;
+  int64_t timestamp = 0, oldest = 0;
+  size_t position = 0;  // names given so far
+};
+
+class Observer;
+
+// The state of a thread that executes ops of an observed run.
+struct Thread {
+  Observer* observer = nullptr;
+  uint64_t run = 0;
+  int depth = 0;
+  int opaque_depth = 0;  // depth of the op whose inside is not looked at, 0 for none
+  bool busy = false;     // ops of our own
+  bool alone = false;    // nobody else listens to RecordFunction
+  bool silenced = false;
+  int inside = 0;  // ops called by the one that is being executed
+  c10::DispatchKeySet included, excluded;  // keys of the thread, as the program left them
+  Pending pending;
+};
+
+thread_local Thread* thread_state = nullptr;
+std::atomic<Observer*> only_observer{nullptr};  // while exactly one thread observes
+std::atomic<int> observers_active{0};
+
+Thread& this_thread() {
+  if (thread_state == nullptr) thread_state = new Thread;  // kept: threads of torch live as long as the process
+  return *thread_state;
+}
+
+int64_t microseconds() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t(now.tv_sec) * 1'000'000 + now.tv_nsec / 1000;
+}
+
+bool is_wrapper_key(c10::DispatchKey key) {
+  using K = c10::DispatchKey;
+  switch (key) {
+    case K::FuncTorchDynamicLayerFrontMode:
+    case K::FuncTorchDynamicLayerBackMode:
+    case K::FuncTorchGradWrapper:
+    case K::FuncTorchBatched:
+    case K::BatchedNestedTensor:
+    case K::Batched:
+    case K::Functionalize: return true;
+    default: return false;
+  }
+}
+
+bool is_optional_wrapper_key(c10::DispatchKey key) {
+  using K = c10::DispatchKey;
+  return key == K::FuncTorchVmapMode || key == K::VmapMode || c10::autocast_dispatch_keyset.has(key);
+}
+
+class Observer {
+ public:
+  Observer(PyObject* decoder, const int8_t* dtype_codes, SummaryKernel summarise)
+      : decoder_(decoder), summarise_(summarise) {
+    std::memcpy(dtype_codes_, dtype_codes, sizeof dtype_codes_);
+  }
+
+  Scope scope;
+  const Frame* optimizer_frame = nullptr;
+  Run run;
+  std::recursive_mutex lock;
+
+  // ---- the two moments of an op ----
+
+  void start(Thread& thread, const at::RecordFunction& fn) {
+    Operator* op = operator_of(fn);
+    if (op == nullptr || op->transparent) return;
+    const auto arguments = fn.inputs();
+    Pending& call = thread.pending;
+    call.valid = false;
+    if (is_hidden(thread)) {
+      call.op = op;
+      thread.opaque_depth = thread.depth;
+      return;
+    }
+    if (descends(*op, keys_of(thread, arguments))) return;
+    thread.opaque_depth = thread.depth;
+    call.op = op;
+    call.uncaught = std::uncaught_exceptions();
+    call.decoded = false;
+    call.known = call.forward = kNone;
+    call.owner = 0;
+    call.inputs.clear();
+    call.controls.clear();
+    call.written.clear();
+    call.kept.clear();
+    if (op->index == kNone) return;
+
+    unseen_.clear();
+    uint64_t hash = 0;
+    const bool writes = !op->written.empty() &&
+                        (op->training_argument < 0 || (size_t(op->training_argument) < arguments.size() &&
+                                                       arguments[op->training_argument].isBool() &&
+                                                       arguments[op->training_argument].toBool()));
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool written = writes && i < op->written.size() && op->written[i];
+      hash = read_argument(call, arguments[i], hash, written);
+    }
+    const int32_t where = scope_of(call);
+    call.entry = next(where, op->label);
+    for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call.entry, tensor);
+    unseen_.clear();
+
+    const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
+    uint64_t begin = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
+    begin = mix(begin, reinterpret_cast<uint64_t>(line.code));
+    for (Value value : call.inputs) begin = mix(begin, uint64_t(value));
+    for (int32_t writer : call.controls) begin = mix(begin, uint64_t(writer) + (uint64_t(1) << 40));
+    call.begin = mix(begin, uint64_t(call.forward));
+    call.arguments = hash;
+    recognise(call, arguments);
+
+    if (thread.observer == this) attribute_sequence_numbers(call.entry);
+    call.valid = true;
+  }
+
+  void end(Thread& thread, const at::RecordFunction& fn) {
+    Pending& call = thread.pending;
+    if (!call.valid) return;
+    call.valid = false;
+    if (thread.observer == this) attribute_sequence_numbers(call.entry);
+    if (std::uncaught_exceptions() > call.uncaught) {
+      call.kept.clear();
+      report_failure(call);
+      return;
+    }
+    Operator& op = *call.op;
+    outputs_.clear();
+    for (const auto& value : fn.outputs()) collect(value);
+    const size_t returned = outputs_.size();
+    for (const auto& tensor : call.kept) {
+      bool known = false;
+      for (size_t i = 0; i < returned && !known; ++i) known = outputs_[i]->is_same(tensor);
+      if (!known) outputs_.push_back(&tensor);
+    }
+    uint64_t end = outputs_.size();
+    for (size_t slot = 0; slot < outputs_.size(); ++slot) {
+      const at::Tensor& tensor = *outputs_[slot];
+      uint64_t spec;
+      const Place place = place_of(tensor, &spec);
+      end = mix(end, spec);
+      const Value value = value_of(call.entry, int64_t(slot));
+      if (is_written(call, tensor)) {
+        if (Memory* memory = run.values.memory_at(place)) {
+          memory->version += 1;
+          memory->writer = call.entry;
+        }
+      } else if (op.is_view) {
+        Origin* known = run.values.find(place);
+        if (known != nullptr && known->version == run.values.memory(*known).version) continue;
+      }
+      run.values.assign(tensor, place, value);
+      if (call.owner != 0) run.owners[value] = call.owner;
+    }
+    const int32_t node = node_of(call, end);
+    run.nodes.push_back(node);
+    if (run.plan->watches) {
+      const bool fresh = !op.is_view && call.written.empty();
+      for (size_t slot = 0; slot < outputs_.size(); ++slot) emit(node, slot, *outputs_[slot], fresh);
+    }
+    call.kept.clear();
+  }
+
+  // ---- gradients of parameters, complete ----
+
+  void record_gradient(const at::Tensor& variable) {
+    auto found = parameters_.find(variable.unsafeGetTensorImpl());
+    if (found == parameters_.end()) return;
+    const at::Tensor& gradient = variable.grad();
+    if (!gradient.defined()) return;
+    const Parameter& parameter = found->second;
+    const int32_t entry = next(parameter.scope, parameter.label);
+    uint64_t spec;
+    const Place place = place_of(gradient, &spec);
+    Origin* origin = run.values.find(place);
+    const Value input = origin == nullptr ? kNoValue : origin->value;
+    const uint64_t begin = mix(uint64_t(input), 7);
+    int32_t node = find_variant(entry, begin, 0, spec);
+    if (node == kNone) {
+      WithPython python;
+      Object tensor(THPVariable_Wrap(gradient));
+      Object made(PyObject_CallMethod(decoder_, "gradient", "iiLOi", entry, victim(entry), (long long)input,
+                                      tensor.get(), parameter.index));
+      node = int32_t(made.number());
+      remember(entry, {begin, 0, spec, node});
+    }
+    run.values.assign(gradient, place, value_of(entry, 0));
+    run.nodes.push_back(node);
+    if (run.plan->watches) emit(node, 0, gradient, false);
+  }
+
+  // ---- called by Python between ops ----
+
+  int32_t next(int32_t where, int32_t label) {
+    const uint64_t key = (uint64_t(uint32_t(where)) << 32) | uint32_t(label);
+    // Most often it is the one that followed in the last run too, and close to the last one in memory.
+    const size_t position = run.position++;
+    if (position < sequence_.size()) {
+      const Entry& expected = entries_[sequence_[position]];
+      Family& family = families_[expected.family];
+      const uint32_t count = family.run == run.id ? family.count : 0;
+      if (family.key == key && expected.number == count) {
+        family.run = run.id;
+        family.count = count + 1;
+        return sequence_[position];
+      }
+    }
+    const int32_t entry = look_up(key, where, label);
+    if (position == sequence_.size()) {
+      sequence_.push_back(entry);
+    } else {
+      sequence_[position] = entry;
+    }
+    return entry;
+  }
+
+  int32_t reserve_entry() {
+    entries_.emplace_back();
+    return int32_t(entries_.size()) - 1;
+  }
+
+  void add_source(const at::Tensor& tensor, int32_t entry, int32_t node) {
+    Origin& origin = run.values.assign(tensor, place_of(tensor), value_of(entry, 0));
+    run.values.keep_source(origin, tensor, node);
+  }
+
+  void add_parameter(const c10::TensorImpl* impl, Parameter parameter) { parameters_[impl] = parameter; }
+
+  Value find(const at::Tensor& tensor) {
+    Origin* origin = run.values.find(place_of(tensor));
+    return origin == nullptr ? kNoValue : origin->value;
+  }
+
+  void begin_run(Plan* plan) {
+    run.id += 1;
+    run.generation = process_generation.load();
+    run.plan = plan;
+    run.nodes.clear();
+    run.values.clear();
+    run.owners.clear();
+    run.forward_of.clear();
+    run.first_sequence = run.next_sequence = at::sequence_number::peek();
+    run.timestamp = run.oldest = 0;
+    run.position = 0;
+    parameters_.clear();
+    scope = Scope{};
+    optimizer_frame = nullptr;
+  }
+
+  void end_run() {
+    run.values.clear();
+    run.owners.clear();
+    parameters_.clear();
+    for (Lane& lane : run.lanes) lane.discard();
+    run.lanes.clear();
+    run.plan = nullptr;
+  }
+
+  void node_changed(int32_t node) {
+    if (size_t(node) >= node_versions_.size()) node_versions_.resize(size_t(node) + 64, 0);
+    node_versions_[node] += 1;
+  }
+
+  void flush() {
+    for (size_t i = 0; i < run.lanes.size(); ++i) flush_lane(i);
+    run.oldest = 0;
+  }
+
+  void forget_codes() { codes_.forget(); }
+
+  int64_t now() {
+    const int64_t time = microseconds();
+    if (time > run.timestamp) run.timestamp = time;
+    return run.timestamp;
+  }
+
+  void fault(const char* where, const char* what) noexcept {
+    try {
+      WithPython python;
+      PyObject* result = PyObject_CallMethod(decoder_, "fault", "ss", where, what);
+      if (result == nullptr) PyErr_Clear();
+      Py_XDECREF(result);
+    } catch (...) {
+    }
+  }
+
+ private:
+  int32_t look_up(uint64_t key, int32_t where, int32_t label) {
+    auto found = family_numbers_.find(key);
+    if (found == family_numbers_.end()) {
+      found = family_numbers_.emplace(key, int32_t(families_.size())).first;
+      families_.emplace_back();
+      families_.back().key = key;
+    }
+    const int32_t which = found->second;
+    Family& family = families_[which];
+    if (family.run != run.id) {
+      family.run = run.id;
+      family.count = 0;
+    }
+    const uint32_t number = family.count;
+    if (number == family.entries.size()) {
+      {
+        WithPython python;
+        Object(PyObject_CallMethod(decoder_, "new_entry", "iiI", where, label, number));
+      }
+      families_[which].entries.push_back(int32_t(entries_.size()));
+      entries_.emplace_back();
+      entries_.back().family = which;
+      entries_.back().number = number;
+    }
+    families_[which].count = number + 1;
+    return families_[which].entries[number];
+  }
+
+  // ---- operators ----
+
+  Operator* operator_of(const at::RecordFunction& fn) {
+    const char* name = fn.name();  // of a schema, so each overload has its own
+    const char* overload = fn.overload_name();
+    auto found = operators_.find(name);
+    if (found != operators_.end()) {
+      Operator* op = found->second;
+      // Names can be freed and their address given to another operator, except those of PyTorch itself.
+      if (op->is_built_in || (op->name == name && op->overload == overload)) return op;
+    }
+    // And one operator may come under several addresses.
+    auto& known = operators_by_name_[std::string(name) + "." + overload];
+    if (known == nullptr) known = new_operator(name, overload);
+    return operators_[name] = known.get();
+  }
+
+  std::unique_ptr<Operator> new_operator(const char* name, const char* overload) {
+    auto op = std::make_unique<Operator>();
+    op->name = name;
+    op->overload = overload;
+    op->is_built_in = std::strncmp(name, "aten::", 6) == 0;
+    op->transparent = true;
+    if (std::strstr(name, "::") != nullptr) {
+      op->handle = c10::Dispatcher::singleton().findSchema({name, overload});
+    }
+    if (op->handle.has_value()) {
+      op->has_composite = op->handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+      const size_t arguments = op->handle->schema().arguments().size();
+      WithPython python;
+      Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name, overload));
+      int transparent, is_view, keeps_written;
+      PyObject* written;
+      if (!PyArg_ParseTuple(found.get(), "iippipO", &op->index, &op->label, &transparent, &is_view,
+                            &op->training_argument, &keeps_written, &written)) {
+        throw std::runtime_error(current_error());
+      }
+      op->transparent = transparent;
+      op->is_view = is_view;
+      op->keeps_written = keeps_written;
+      if (PyTuple_Size(written) > 0) op->written.resize(arguments);
+      for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
+        op->written[PyLong_AsSize_t(PyTuple_GET_ITEM(written, i))] = 1;
+      }
+    }
+    return op;
+  }
+
+  static c10::DispatchKeySet keys_of(const Thread& thread, c10::ArrayRef<const c10::IValue> arguments) {
+    c10::DispatchKeySet keys;
+    for (const auto& value : arguments) {
+      if (value.isTensor()) {
+        keys = keys | value.toTensor().key_set();
+      } else if (value.isList()) {
+        for (const auto& item : value.toListRef()) {
+          if (!item.isTensor()) break;
+          keys = keys | item.toTensor().key_set();
+        }
+      }
+    }
+    return (keys | thread.included) - thread.excluded;
+  }
+
+  // Whether an op only calls others, which are looked at instead: a composite one, or a wrapper such as autocast's.
+  static bool descends(Operator& op, c10::DispatchKeySet keys) {
+    if (op.last_keys == keys.raw_repr() && op.last_keys != 0) return op.last_descends;
+    op.last_keys = keys.raw_repr();
+    return op.last_descends = descends_for(op, keys);
+  }
+
+  // What the dispatcher would do, from the highest key down to the first that has a say.
+  static bool descends_for(const Operator& op, c10::DispatchKeySet keys) {
+    const auto& handle = *op.handle;
+    bool has_own_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+    for (const auto key : keys) {
+      if (is_wrapper_key(key)) return true;  // wherever it stands, it calls the op again with what it wraps
+      const bool has_backend = c10::toBackendComponent(key) != c10::BackendComponent::InvalidBit;
+      if (has_backend && handle.hasKernelForDispatchKey(key)) has_own_kernel = true;
+    }
+    while (!keys.empty()) {
+      const auto key = keys.highestPriorityTypeId();
+      if (key == c10::DispatchKey::Undefined) break;
+      keys = keys.remove(key);
+      if (is_optional_wrapper_key(key)) {
+        if (handle.hasKernelForDispatchKey(key) && !handle.isKernelFallthroughKernel(key)) return true;
+        continue;
+      }
+      if (key == c10::DispatchKey::Python) return false;
+      if (c10::toBackendComponent(key) != c10::BackendComponent::InvalidBit) break;
+    }
+    if (!has_own_kernel) has_own_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    return op.has_composite && !has_own_kernel;
+  }
+
+  // Whether ops are no part of the program: `torch.tensor` fills its result this way, and compilers try out shapes.
+  static bool is_hidden(const Thread& thread) {
+    using c10::impl::TorchDispatchModeKey;
+    using c10::impl::TorchDispatchModeTLS;
+    if (thread.excluded.has(c10::DispatchKey::Python)) return true;
+    return TorchDispatchModeTLS::any_modes_set() && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) ||
+                                                     TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
+  }
+
+  // ---- inputs ----
+
+  // Takes note of the tensors in an argument and hashes everything else about it.
+  uint64_t read_argument(Pending& call, const c10::IValue& value, uint64_t hash, bool written) {
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      if (!tensor.defined()) return mix(hash, 3);
+      if (is_number(tensor)) {
+        uint64_t bits = 0;
+        std::memcpy(&bits, tensor.const_data_ptr(), std::min<size_t>(8, tensor.element_size()));
+        return mix(mix(hash, 4), bits);
+      }
+      read_tensor(call, tensor);
+      if (written) {
+        call.written.push_back(tensor.unsafeGetTensorImpl());
+        if (call.op->keeps_written) call.kept.push_back(tensor);
+      }
+      return hash;
+    }
+    if (value.isNone()) return mix(hash, 3);
+    if (value.isInt()) return mix(mix(hash, 5), uint64_t(value.toInt()));
+    if (value.isBool()) return mix(hash, value.toBool() ? 6 : 7);
+    if (value.isDouble()) {
+      const double number = value.toDouble();
+      uint64_t bits;
+      std::memcpy(&bits, &number, sizeof bits);
+      return mix(mix(hash, 8), bits);
+    }
+    if (value.isList()) {
+      const auto items = value.toListRef();
+      hash = mix(mix(hash, 9), items.size());
+      for (const auto& item : items) hash = read_argument(call, item, hash, written);
+      return hash;
+    }
+    if (value.isString()) return mix(hash, std::hash<std::string>()(value.toStringRef()));
+    if (value.isDevice()) return mix(mix(hash, uint64_t(value.toDevice().type())), uint64_t(value.toDevice().index()));
+    if (value.isComplexDouble()) {
+      const auto number = value.toComplexDouble();
+      return mix(mix(hash, std::hash<double>()(number.real())), std::hash<double>()(number.imag()));
+    }
+    return mix(hash, 10);
+  }
+
+  void read_tensor(Pending& call, const at::Tensor& tensor) {
+    const Place place = place_of(tensor);
+    Origin* origin = run.values.find(place);
+    if (origin == nullptr && scope.in_optimizer) {
+      WithPython python;
+      if (Object(PyObject_CallMethod(decoder_, "find_new_state", nullptr)).number() != 0) {
+        origin = run.values.find(place);
+      }
+    }
+    if (origin == nullptr) {
+      unseen_.emplace_back(call.inputs.size(), tensor);
+      call.inputs.push_back(kNoValue);
+      return;
+    }
+    if (origin->source >= 0) {
+      use_source(*origin, tensor);
+      origin = run.values.find(place);
+    }
+    const Memory& memory = run.values.memory(*origin);
+    if (origin->version != memory.version && memory.writer != kNone) add_control(call, memory.writer);
+    call.inputs.push_back(origin->value);
+  }
+
+  static void add_control(Pending& call, int32_t writer) {
+    for (int32_t known : call.controls) {
+      if (known == writer) return;
+    }
+    call.controls.push_back(writer);
+  }
+
+  // Makes a tensor from outside, used for the first time, a node of the run.
+  void use_source(Origin& origin, const at::Tensor& tensor) {
+    const int32_t node = run.values.sources[origin.source].node;
+    origin.source = -1;
+    run.nodes.push_back(node);
+    if (run.plan->watches) emit(node, 0, tensor, false);
+  }
+
+  // Names a tensor that came from nowhere, after the op that uses it first.
+  Value name_unseen(int32_t consumer, const at::Tensor& tensor) {
+    uint64_t spec;
+    const Place place = place_of(tensor, &spec);
+    if (Origin* found = run.values.find(place)) return found->value;  // the same op takes it twice
+    if (entries_[consumer].inner_scope == kNone) {
+      WithPython python;
+      const int64_t inner = Object(PyObject_CallMethod(decoder_, "inner_scope", "i", consumer)).number();
+      entries_[consumer].inner_scope = int32_t(inner);
+    }
+    const int32_t inner = entries_[consumer].inner_scope;
+    Memory* memory = run.values.memory_at(place);
+    Origin* root = memory == nullptr ? nullptr : run.values.find(memory->root);
+    const bool is_view = root != nullptr && memory->root_dtype == tensor.scalar_type() && memory->plain &&
+                         has_plain_storage(tensor);
+    if (!is_view) {
+      const int32_t entry = next(inner, const_label);
+      int32_t node = find_variant(entry, 1, 0, spec);
+      if (node == kNone) {
+        WithPython python;
+        Object wrapped(THPVariable_Wrap(tensor));
+        Object made(PyObject_CallMethod(decoder_, "constant", "iiO", entry, victim(entry), wrapped.get()));
+        node = int32_t(made.number());
+        remember(entry, {1, 0, spec, node});
+      }
+      run.values.assign(tensor, place, value_of(entry, 0));
+      run.nodes.push_back(node);
+      if (run.plan->watches) emit(node, 0, tensor, false);
+      return value_of(entry, 0);
+    }
+    // A view, made where nobody could see it, of memory that does have a name.
+    const Value root_value = root->value;
+    const int32_t writer = memory->writer;
+    if (root->source >= 0) {
+      const Source source = run.values.sources[root->source];
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      use_source(*root, tensor.as_strided(source.sizes, source.strides, source.offset));
+    }
+    const int32_t entry = next(inner, as_strided_label);
+    const uint64_t begin = mix(mix(uint64_t(root_value), uint64_t(writer)), place.geometry);
+    int32_t node = find_variant(entry, begin, 0, spec);
+    if (node == kNone) {
+      WithPython python;
+      Object wrapped(THPVariable_Wrap(tensor));
+      Object made(PyObject_CallMethod(decoder_, "hidden_view", "iiLiO", entry, victim(entry), (long long)root_value,
+                                      writer, wrapped.get()));
+      node = int32_t(made.number());
+      remember(entry, {begin, 0, spec, node});
+    }
+    run.values.assign(tensor, place, value_of(entry, 0));
+    run.nodes.push_back(node);
+    if (run.plan->watches) emit(node, 0, tensor, false);
+    return value_of(entry, 0);
+  }
+
+  // ---- scopes and attribution ----
+
+  int32_t scope_of(Pending& call) {
+    auto running = torch::autograd::get_current_node();
+    if (running && !scope.recomputed) {
+      const uint64_t sequence = running->sequence_nr();
+      if (sequence >= run.first_sequence && sequence - run.first_sequence < run.forward_of.size()) {
+        const int32_t forward = run.forward_of[sequence - run.first_sequence];
+        if (forward != kNone) {
+          call.forward = forward;
+          if (entries_[forward].gradient_scope == kNone) {
+            WithPython python;
+            const int64_t made = Object(PyObject_CallMethod(decoder_, "gradient_scope", "i", forward)).number();
+            entries_[forward].gradient_scope = int32_t(made);
+          }
+          return entries_[forward].gradient_scope;
+        }
+      }
+      if (auto* accumulate = dynamic_cast<torch::autograd::AccumulateGrad*>(running.get())) {
+        auto found = parameters_.find(accumulate->variable.unsafeGetTensorImpl());
+        if (found != parameters_.end()) return found->second.leaf_scope;
+        WithPython python;
+        return int32_t(Object(PyObject_CallMethod(decoder_, "leaf_scope", "L", (long long)find(accumulate->variable)))
+                           .number());
+      }
+      return stray_scope(running->name());  // its forward op ran before this run
+    }
+    if (scope.in_optimizer) {
+      if (optimizer_frame != nullptr && !is_on_stack(optimizer_frame)) {
+        WithPython python;
+        Object(PyObject_CallMethod(decoder_, "optimizer_left", nullptr));
+      }
+      if (scope.in_optimizer) {
+        int32_t owner = 0;
+        for (Value value : call.inputs) {
+          auto found = run.owners.find(value);
+          if (found == run.owners.end()) continue;
+          if (owner != 0 && owner != found->second) return scope.scope;
+          owner = found->second;
+        }
+        if (owner != 0) {
+          call.owner = owner;
+          return owner_scope(owner);
+        }
+      }
+    }
+    return scope.scope;
+  }
+
+  int32_t owner_scope(int32_t owner) {
+    const uint64_t key = (uint64_t(uint32_t(scope.scope)) << 32) | uint32_t(owner);
+    auto found = owner_scopes_.find(key);
+    if (found != owner_scopes_.end()) return found->second;
+    WithPython python;
+    const int64_t made = Object(PyObject_CallMethod(decoder_, "owner_scope", "ii", scope.scope, owner)).number();
+    return owner_scopes_[key] = int32_t(made);
+  }
+
+  int32_t stray_scope(const std::string& name) {
+    auto found = stray_scopes_.find(name);
+    if (found != stray_scopes_.end()) return found->second;
+    WithPython python;
+    const int64_t made = Object(PyObject_CallMethod(decoder_, "stray_scope", "s", name.c_str())).number();
+    return stray_scopes_[name] = int32_t(made);
+  }
+
+  // Autograd nodes made since the last op, or by this one, belong to this one.
+  void attribute_sequence_numbers(int32_t entry) {
+    const uint64_t following = at::sequence_number::peek();
+    if (following <= run.next_sequence) return;
+    run.forward_of.resize(following - run.first_sequence, entry);
+    run.next_sequence = following;
+  }
+
+  int classify(PyObject* code) {
+    WithPython python;
+    return int(Object(PyObject_CallMethod(decoder_, "classify", "O", code)).number());
+  }
+
+  // ---- nodes ----
+
+  int32_t find_variant(int32_t entry, uint64_t begin, uint64_t arguments, uint64_t end) const {
+    for (const Variant& each : entries_[entry].variants) {
+      if (each.begin == begin && each.arguments == arguments && each.end == end) return each.node;
+    }
+    return kNone;
+  }
+
+  // The number of a node that will not be needed any more, or -1 for a new one.
+  int32_t victim(int32_t entry) const {
+    const Entry& known = entries_[entry];
+    return known.variants.size() < kMaxVariants ? kNone : known.variants[known.next_victim].node;
+  }
+
+  void remember(int32_t entry, Variant variant) {
+    Entry& known = entries_[entry];
+    if (known.variants.size() < kMaxVariants) {
+      known.variants.push_back(variant);
+    } else {
+      known.variants[known.next_victim] = variant;
+      known.next_victim = uint8_t((known.next_victim + 1) % kMaxVariants);
+    }
+  }
+
+  // Is there a node for this call, as far as can be told before it has run? If not, Python takes a note of the
+  // arguments, which are gone when it has.
+  void recognise(Pending& call, c10::ArrayRef<const c10::IValue> arguments) {
+    Entry& entry = entries_[call.entry];
+    if (entry.arguments_vary) call.arguments = 0;
+    Variant* similar = nullptr;
+    for (Variant& each : entry.variants) {
+      if (each.begin != call.begin) continue;
+      if (each.arguments == call.arguments) {
+        call.known = each.node;
+        return;
+      }
+      similar = &each;
+    }
+    // An argument that changes a second time (a learning rate) changes in every run: from now on the node says so,
+    // instead of being made anew for each value.
+    const bool varies = similar != nullptr && ++entry.argument_changes >= 2;
+    WithPython python;
+    Object values(PyTuple_New(Py_ssize_t(arguments.size())));
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), Object(to_python(arguments[i])).release());
+    }
+    if (varies) {
+      Object(PyObject_CallMethod(decoder_, "arguments_vary", "iiO", similar->node, call.op->index, values.get()));
+      entry.arguments_vary = true;
+      call.arguments = 0;
+      const Variant kept{similar->begin, 0, similar->end, similar->node};
+      entry.variants.clear();
+      entry.variants.push_back(kept);
+      entry.next_victim = 0;
+      call.known = kept.node;
+      return;
+    }
+    Object(PyObject_CallMethod(decoder_, "begin", "iO", call.op->index, values.get()));
+    call.decoded = true;
+  }
+
+  int32_t node_of(Pending& call, uint64_t end) {
+    const int32_t found = find_variant(call.entry, call.begin, call.arguments, end);
+    if (found != kNone) return found;
+    // A call that differs in a plain argument only takes the place of the one it resembles, as names do not tell them
+    // apart.
+    int32_t reused = victim(call.entry);
+    Variant* similar = nullptr;
+    for (Variant& each : entries_[call.entry].variants) {
+      if (each.begin == call.begin && each.end == end) similar = &each;
+    }
+    if (similar != nullptr) reused = similar->node;
+    WithPython python;
+    Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      PyTuple_SET_ITEM(outputs.get(), Py_ssize_t(i), Object(THPVariable_Wrap(*outputs_[i])).release());
+    }
+    const int32_t node = build(call, reused, outputs.get());
+    if (similar != nullptr) {
+      similar->arguments = call.arguments;
+    } else {
+      remember(call.entry, {call.begin, call.arguments, end, node});
+    }
+    return node;
+  }
+
+  int32_t build(Pending& call, int32_t reused, PyObject* outputs) {
+    Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
+    Object made(PyObject_CallMethod(decoder_, "build", "iiiiiOOO", call.op->index, call.entry, call.known, reused,
+                                    call.forward, inputs.get(), controls.get(), outputs));
+    return int32_t(made.number());
+  }
+
+  void report_failure(Pending& call) {
+    WithPython python;
+    Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
+    Object(PyObject_CallMethod(decoder_, "failed", "iiiiOO", call.op->index, call.entry, call.known, call.forward,
+                               inputs.get(), controls.get()));
+  }
+
+  // ---- outputs ----
+
+  void collect(const c10::IValue& value) {
+    if (value.isTensor()) {
+      if (value.toTensor().defined()) outputs_.push_back(&value.toTensor());
+    } else if (value.isList() || value.isTuple()) {
+      const auto items = value.isList() ? value.toListRef() : c10::ArrayRef<c10::IValue>(value.toTupleRef().elements());
+      for (const auto& item : items) collect(item);
+    }
+  }
+
+  static bool is_written(const Pending& call, const at::Tensor& tensor) {
+    for (const auto* impl : call.written) {
+      if (impl == tensor.unsafeGetTensorImpl()) return true;
+    }
+    return false;
+  }
+
+  c10::ArrayRef<Tap> taps_of(int32_t node, size_t slot) {
+    Plan& plan = *run.plan;
+    if (size_t(node) >= plan.nodes.size()) plan.nodes.resize(size_t(node) + 256);
+    if (size_t(node) >= node_versions_.size()) node_versions_.resize(size_t(node) + 256, 0);
+    Plan::Node& known = plan.nodes[node];
+    if (known.version != node_versions_[node] + 1) {
+      known = Plan::Node{};
+      known.version = node_versions_[node] + 1;
+    }
+    while (known.slots <= slot) resolve(known, node, known.slots++);
+    return slot < known.taps.size() ? c10::ArrayRef<Tap>(known.taps[slot]) : c10::ArrayRef<Tap>();
+  }
+
+  void resolve(Plan::Node& known, int32_t node, size_t slot) {
+    WithPython python;
+    Object taps(PyObject_CallMethod(decoder_, "taps", "in", node, Py_ssize_t(slot)));
+    if (PyTuple_Size(taps.get()) == 0) return;
+    known.taps.resize(slot + 1);
+    for (Py_ssize_t i = 0; i + 1 < PyTuple_Size(taps.get()); i += 2) {
+      known.taps[slot].push_back({int32_t(PyLong_AsLong(PyTuple_GET_ITEM(taps.get(), i))),
+                                  uint32_t(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(taps.get(), i + 1)))});
+    }
+  }
+
+  void emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
+    const auto taps = taps_of(node, slot);
+    if (taps.empty()) return;
+    if (!fresh && !has_data(tensor)) {
+      WithPython python;
+      Object(PyObject_CallMethod(decoder_, "without_data", "in", node, Py_ssize_t(slot)));
+      return;
+    }
+    bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1 &&
+                  (tensor.const_data_ptr() != nullptr || tensor.numel() == 0);
+    const int code = int(tensor.scalar_type()) < 64 ? dtype_codes_[int(tensor.scalar_type())] : kNone;
+    for (const Tap& tap : taps) {
+      if (tap.lane == kPythonLane || (run.lanes[tap.lane].kind == Lane::kSummary && (code < 0 || !summarise_))) {
+        native = false;
+      }
+    }
+    if (!native) {
+      flush();  // records leave in the order of time
+      WithPython python;
+      Object wrapped(THPVariable_Wrap(tensor));
+      Object(PyObject_CallMethod(decoder_, "tap", "inO", node, Py_ssize_t(slot), wrapped.get()));
+      return;
+    }
+    const int64_t time = now();
+    for (const Tap& tap : taps) {
+      Lane& lane = run.lanes[tap.lane];
+      if (lane.kind == Lane::kSummary) {
+        add_summary(size_t(tap.lane), tap.key, code, tensor, time);
+      } else {
+        add_copy(size_t(tap.lane), tap.key, tensor, time);
+      }
+    }
+    if (run.oldest == 0) {
+      run.oldest = time;
+      WithPython python;
+      Object(PyObject_CallMethod(decoder_, "flush_later", "L", (long long)run.id));
+    } else if (time - run.oldest > kMaxAgeMicroseconds) {
+      flush();
+    }
+  }
+
+  void add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time) {
+    Lane& lane = run.lanes[number];
+    const size_t rank = size_t(tensor.dim());
+    const size_t nbytes = (kSummaryHeader + rank) * sizeof(double);
+    double row[kSummaryHeader + kMaxRank];
+    summarise_(tensor.const_data_ptr(), code, int(rank), tensor.sizes().data(), tensor.strides().data(), lane.lower,
+               lane.upper, row);
+    if (lane.mute_if_healthy && row[2] == 0 && row[3] == 0 && row[7] == 0) {
+      lane.muted += 1;
+      return;
+    }
+    char* data = room_for(number, nbytes);
+    std::memcpy(data, row, nbytes);
+    const int64_t dims[] = {int64_t(kSummaryHeader + rank)};
+    finish_row(lane, key, time, nbytes, 1, dims);
+  }
+
+  void add_copy(size_t number, uint32_t key, const at::Tensor& tensor, int64_t time) {
+    const size_t nbytes = size_t(tensor.numel()) * tensor.element_size();
+    char* data = room_for(number, nbytes);
+    if (nbytes != 0) {
+      if (tensor.is_contiguous()) {
+        std::memcpy(data, tensor.const_data_ptr(), nbytes);
+      } else {
+        at::AutoDispatchBelowADInplaceOrView below_autograd;
+        const at::Tensor dense = tensor.contiguous();
+        std::memcpy(data, dense.const_data_ptr(), nbytes);
+      }
+    }
+    finish_row(run.lanes[number], key, time, nbytes, size_t(tensor.dim()), tensor.sizes().data());
+  }
+
+  char* room_for(size_t number, size_t nbytes) {
+    Lane& lane = run.lanes[number];
+    const size_t aligned = (lane.used + 63) & ~size_t(63);
+    if (lane.data != nullptr && aligned <= lane.data_size) {
+      std::memset(lane.data + lane.used, 0, aligned - lane.used);  // it is written too, and the block has been used
+    }
+    lane.used = aligned;
+    if (lane.rows != nullptr && lane.is_full(nbytes)) flush_lane(number);
+    if (!lane.make_room(nbytes)) throw std::bad_alloc();
+    return lane.data + lane.used;
+  }
+
+  static void finish_row(Lane& lane, uint32_t key, int64_t time, size_t nbytes, size_t rank, const int64_t* dims) {
+    Row& row = lane.rows[lane.count++];
+    row = {key, uint32_t(rank), time, int64_t(lane.used), int64_t(nbytes), {}};
+    std::memcpy(row.dims, dims, rank * sizeof(int64_t));
+    lane.used += nbytes;
+  }
+
+  void flush_lane(size_t number) {
+    Lane& lane = run.lanes[number];
+    if (lane.count == 0 && lane.muted == 0) return;
+    WithPython python;
+    Row* rows = lane.rows;
+    char* data = lane.data;
+    const size_t count = lane.count, used = lane.used, size = lane.data_size;
+    const int64_t muted = lane.muted;
+    lane.forget();
+    lane.muted = 0;
+    Object(PyObject_CallMethod(decoder_, "flush", "iLnLnnL", int(number), (long long)(intptr_t)rows, Py_ssize_t(count),
+                               (long long)(intptr_t)data, Py_ssize_t(used), Py_ssize_t(size), (long long)muted));
+  }
+
+ public:
+  int32_t const_label = 0, as_strided_label = 0;
+
+ private:
+  PyObject* decoder_;  // borrowed: it owns this
+  SummaryKernel summarise_;
+  int8_t dtype_codes_[64];
+  Codes codes_;
+  std::unordered_map<std::string, std::unique_ptr<Operator>> operators_by_name_;
+  ska::flat_hash_map<const void*, Operator*> operators_;
+  std::vector<Entry> entries_;
+  ska::flat_hash_map<uint64_t, int32_t> family_numbers_;
+  std::vector<Family> families_;
+  std::vector<int32_t> sequence_;  // entries in the order of the last run
+  ska::flat_hash_map<uint64_t, int32_t> owner_scopes_;
+  std::unordered_map<std::string, int32_t> stray_scopes_;
+  ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
+  std::vector<uint32_t> node_versions_;
+  std::vector<std::pair<size_t, at::Tensor>> unseen_;
+  std::vector<const at::Tensor*> outputs_;
+};
+
+// ---- what PyTorch calls ----
+
+Observer* observer_of(Thread& thread) {
+  Observer* observer = thread.observer != nullptr ? thread.observer : only_observer.load(std::memory_order_acquire);
+  if (observer == nullptr || observer->run.generation != process_generation.load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
+  return observer;
+}
+
+// Work of our own must not be observed, nor become part of anybody's autograd graph.
+struct Busy {
+  explicit Busy(Thread& thread) : thread(thread) { thread.busy = true; }
+  ~Busy() { thread.busy = false; }
+  Thread& thread;
+};
+
+// Waits without the GIL, which the thread that holds the lock may need to go on.
+std::unique_lock<std::recursive_mutex> locked(Observer& observer) {
+  std::unique_lock<std::recursive_mutex> hold(observer.lock, std::try_to_lock);
+  if (!hold.owns_lock()) {
+    if (PyGILState_Check()) {
+      PyThreadState* released = PyEval_SaveThread();
+      hold.lock();
+      PyEval_RestoreThread(released);
+    } else {
+      hold.lock();
+    }
+  }
+  return hold;
+}
+
+template <class Work>
+void guarded(Thread& thread, Observer& observer, const char* where, Work work) {
+  Busy busy(thread);
+  const auto hold = locked(observer);
+  try {
+    const auto local = c10::impl::tls_local_dispatch_key_set();
+    thread.included = local.included_;
+    thread.excluded = local.excluded_;
+    c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    work();
+  } catch (const std::exception& error) {
+    observer.fault(where, error.what());
+  } catch (...) {
+    observer.fault(where, "unknown");
+  }
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  Thread& thread = this_thread();
+  if (thread.busy) return nullptr;
+  thread.depth += 1;
+  if (thread.opaque_depth != 0) {
+    thread.inside += 1;
+    return nullptr;
+  }
+  if (Observer* observer = observer_of(thread)) {
+    guarded(thread, *observer, "before an operator", [&] { observer->start(thread, fn); });
+    // What happens inside an op is none of our business. Unless somebody profiles it, it need not be recorded at all;
+    // to switch recording off and on again costs as much as recording one op, so it is done for ops that call several.
+    thread.inside = 0;
+    if (thread.opaque_depth != 0 && thread.alone && thread.pending.op->calls_inside >= kWorthSilencing &&
+        c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == nullptr) {
+      at::enableRecordFunction(false);
+      thread.silenced = true;
+    }
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+  Thread& thread = this_thread();
+  if (thread.busy || thread.depth == 0) return;
+  thread.depth -= 1;
+  if (thread.opaque_depth != thread.depth + 1) return;
+  thread.opaque_depth = 0;
+  if (thread.silenced) {
+    thread.silenced = false;
+    at::enableRecordFunction(true);
+  } else if (thread.pending.op != nullptr) {
+    thread.pending.op->calls_inside = thread.inside;
+  }
+  if (Observer* observer = observer_of(thread)) {
+    guarded(thread, *observer, "after an operator", [&] { observer->end(thread, fn); });
+  }
+}
+
+void in_forked_child() { process_generation.fetch_add(1); }
+
+// One observed block of one thread.
+struct Session {
+  at::CallbackHandle callback;
+  Thread saved;
+};
+
+at::Tensor borrowed(int64_t address) {
+  auto* impl = reinterpret_cast<c10::TensorImpl*>(address);
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+}  // namespace
+}  // namespace tensortap
+
+// ---- what Python calls; the GIL is held ----
+
+using namespace tensortap;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int tt_reads_frames() { return TENSORTAP_READS_FRAMES; }
+
+EXPORT Observer* tt_new(PyObject* decoder, const int8_t* dtype_codes, void* summarise, int const_label,
+                        int as_strided_label) {
+  static const int registered = pthread_atfork(nullptr, nullptr, in_forked_child);
+  (void)registered;
+  auto* observer = new Observer(decoder, dtype_codes, reinterpret_cast<SummaryKernel>(summarise));
+  observer->const_label = const_label;
+  observer->as_strided_label = as_strided_label;
+  return observer;
+}
+
+EXPORT void tt_delete(Observer* observer) { delete observer; }
+
+EXPORT Plan* tt_new_plan() { return new Plan; }
+EXPORT void tt_delete_plan(Plan* plan) { delete plan; }
+
+EXPORT Session* tt_begin(Observer* observer, Plan* plan, int watches) {
+  Thread& thread = this_thread();
+  plan->watches = watches != 0;
+  observer->begin_run(plan);
+  auto* session = new Session;
+  std::swap(session->saved, thread);
+  thread.observer = observer;
+  return session;
+}
+
+EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper, int mute_if_healthy) {
+  observer->run.lanes.push_back({Lane::Kind(kind), lower, upper, mute_if_healthy != 0});
+}
+
+EXPORT void tt_start(Observer* observer, Session* session) {
+  only_observer.store(observers_active.fetch_add(1) == 0 ? observer : nullptr);
+  using at::RecordScope;
+  this_thread().alone = !at::hasGlobalCallbacks() && !at::hasThreadLocalCallbacks();
+  session->callback = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(on_start, on_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
+}
+
+EXPORT void tt_stop(Observer* observer, Session* session) {
+  at::removeCallback(session->callback);
+  observers_active.fetch_sub(1);
+  only_observer.store(nullptr);
+  Thread& thread = this_thread();
+  Busy busy(thread);
+  const auto hold = locked(*observer);
+  try {
+    observer->flush();
+  } catch (const std::exception& error) {
+    observer->fault("handing over the last records", error.what());
+  }
+}
+
+EXPORT void tt_end(Observer* observer, Session* session) {
+  observer->end_run();
+  Thread& thread = this_thread();
+  std::swap(session->saved, thread);
+  delete session;
+}
+
+EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }
+EXPORT const int32_t* tt_nodes(Observer* observer) { return observer->run.nodes.data(); }
+
+EXPORT Scope* tt_scope(Observer* observer) { return &observer->scope; }
+
+// An optimizer steps in this frame, or (None) no optimizer steps any more.
+EXPORT void tt_step_in_frame(Observer* observer, PyObject* frame) {
+  observer->optimizer_frame = PyFrame_Check(frame) ? frame_of(frame) : nullptr;
+}
+
+EXPORT int tt_next(Observer* observer, int scope, int label) {
+  try {
+    return observer->next(scope, label);
+  } catch (...) {
+    return kNone;
+  }
+}
+
+EXPORT int tt_reserve_entry(Observer* observer) { return observer->reserve_entry(); }
+
+EXPORT int64_t tt_find(Observer* observer, int64_t tensor) {
+  try {
+    return observer->find(borrowed(tensor));
+  } catch (...) {
+    return kNoValue;
+  }
+}
+
+EXPORT int tt_add_source(Observer* observer, int64_t tensor, int entry, int node) {
+  try {
+    observer->add_source(borrowed(tensor), entry, node);
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+EXPORT void tt_add_parameter(Observer* observer, int64_t tensor, int index, int scope, int label, int leaf_scope) {
+  observer->add_parameter(reinterpret_cast<const c10::TensorImpl*>(tensor), {index, scope, label, leaf_scope});
+}
+
+// The gradient of a parameter is complete.
+EXPORT void tt_gradient(Observer* observer, int64_t parameter) {
+  Thread& thread = this_thread();
+  if (thread.observer != observer || thread.busy) return;
+  guarded(thread, *observer, "after a gradient", [&] { observer->record_gradient(borrowed(parameter)); });
+}
+
+EXPORT void tt_set_owner(Observer* observer, int64_t value, int owner) { observer->run.owners[value] = owner; }
+
+EXPORT void tt_node_changed(Observer* observer, int node) { observer->node_changed(node); }
+
+// From any thread: hands over what a run has gathered, in case it hangs. Does nothing if its thread is at it itself.
+EXPORT void tt_flush(Observer* observer, int64_t run) {
+  std::unique_lock<std::recursive_mutex> hold(observer->lock, std::try_to_lock);
+  if (!hold.owns_lock() || int64_t(observer->run.id) != run || observer->run.plan == nullptr) return;
+  try {
+    observer->flush();
+  } catch (const std::exception& error) {
+    observer->fault("handing over records", error.what());
+  }
+}
+
+EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
+
+EXPORT void tt_free_rows(void* rows) { std::free(rows); }
+EXPORT void tt_free_data(void* data, int64_t size) { pool().give_back(data, size_t(size)); }
