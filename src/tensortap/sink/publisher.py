@@ -102,6 +102,11 @@ class Publisher:
         """The sinks of the run, one per URL."""
         return tuple(self._sinks)
 
+    @property
+    def takes_summaries_only(self) -> bool:
+        """Whether every watch is for the plain numeric summary, which others may make in our place."""
+        return self._plan.takes_summaries_only
+
     def publish(self, wanted: Wanted, node: Node, slot: int, view: TensorView, device: str) -> None:
         """Run the debug ops of a tensor and hand their records over.
 

@@ -7,6 +7,7 @@ watches are otherwise equal share one plan with all it has resolved.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from typing import Any
 
 from tensortap.engines.options import DebugTensorWatch
 from tensortap.errors import OpError
-from tensortap.ops.debug_ops import DebugOp, make_debug_op
+from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp, make_debug_op
 from tensortap.records import Node
 from tensortap.suggest import nearest
 from tensortap.watch.grammar import parse_debug_op
@@ -106,6 +107,16 @@ class WatchPlan:
         self._by_type = any(
             watch.pattern is not None and watch.pattern.looks_at_more_than_names
             for watch in (self._watches[position] for position in self._any)
+        )
+
+    @property
+    def takes_summaries_only(self) -> bool:
+        """Whether every debug op is a numeric summary without bounds."""
+        return all(
+            isinstance(op, DebugNumericSummary)
+            and not (math.isfinite(op.lower_bound) or math.isfinite(op.upper_bound))
+            for ops in self._ops
+            for op in ops
         )
 
     def wanted(self, node: Node, slot: int) -> Wanted | None:

@@ -13,10 +13,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensortap.engines.graph import Graph
-from tensortap.engines.torch.eager import compilation_suspended, never_compiled
+from tensortap.engines.torch.eager import compilation_suspended, compiled_with, never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
@@ -43,11 +44,19 @@ class DispatchInterceptor:
         with ExitStack() as installed:
             try:
                 recorder = Recorder(plan, program, names, observation)
-                installed.enter_context(compilation_suspended())
+                mode = _Mode
+                if plan.stays_compiled and plan.watching is not None:
+                    from tensortap.engines.torch.compiled import collecting, tapped
+
+                    mode = _ModeAroundCompiled
+                    installed.enter_context(compiled_with(tapped))
+                    installed.enter_context(collecting(recorder.graph_taps(plan.watching)))
+                else:
+                    installed.enter_context(compilation_suspended())
                 installed.enter_context(recorder.recording())
                 installed.enter_context(recorder.scopes)
                 installed.enter_context(gradients_announced(program, recorder.on_gradient))
-                installed.enter_context(_Mode(recorder, observation))
+                installed.enter_context(mode(recorder, observation))
             except Exception:
                 installed.close()
                 observation.fault("starting to observe")
@@ -116,3 +125,25 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception:
             self._observation.fault(f"after {op.op_type}")
             return result
+
+
+class _ModeAroundCompiled(_Mode):  # type: ignore[no-untyped-call]
+    """Sees the ops around compiled functions, and neither what is inside them nor their being compiled."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        # Otherwise PyTorch would give up compiling whatever is called under the mode, for good.
+        return True
+
+    @never_compiled  # type: ignore[type-var]
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if TracingContext.try_get() is not None or _shows_the_same(func, args):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _shows_the_same(func: Any, args: Any) -> bool:
+    """Whether this is the view through which a compiled function returns an output, unchanged."""
+    return func is torch.ops.aten._unsafe_view.default and args[0].shape == torch.Size(args[1])

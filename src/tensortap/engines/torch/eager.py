@@ -1,25 +1,30 @@
-"""Compiled functions run eagerly while somebody observes, so that the ops inside them can be seen."""
+"""Compiled functions while somebody observes: run eagerly, or compiled with taps.
+
+Only what runs eagerly can be seen op by op. A program that asked for it (`backend="tensortap"`) stays compiled in
+runs that want numeric summaries only.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["compilation_suspended", "never_compiled"]
+__all__ = ["compilation_suspended", "compiled_with", "never_compiled"]
 
 _Function = TypeVar("_Function", bound=FunctionType)
 
 _HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 
 _lock = threading.Lock()
-_observers = 0
+_eager_observers = 0
+_backends: list[Callable[..., Any]] = []
 _stance = ExitStack()
 
 
@@ -27,9 +32,10 @@ _stance = ExitStack()
 def compilation_suspended() -> Iterator[None]:
     """Run everything eagerly inside the block, and compiled as before after it.
 
-    PyTorch's own switch belongs to the process; several threads may observe at once, so the first one in turns
-    it and the last one out turns it back.
+    PyTorch's own switch belongs to the process; several threads may observe at once, and as long as one of
+    them needs it everything is eager.
     """
+    global _eager_observers
     _ignore_warning_about_our_hooks()
     if "torch._dynamo" not in sys.modules:  # nothing is compiled unless it has been imported
         try:
@@ -37,11 +43,33 @@ def compilation_suspended() -> Iterator[None]:
         finally:
             _forget_compilations()
         return
-    _enter()
+    with _lock:
+        _eager_observers += 1
+        _set_stance()
     try:
         yield
     finally:
-        _leave()
+        with _lock:
+            _eager_observers -= 1
+            _set_stance()
+
+
+@contextmanager
+def compiled_with(backend: Callable[..., Any]) -> Iterator[None]:
+    """Run compiled functions as this backend compiles them inside the block, and as before after it.
+
+    PyTorch keeps what different backends made of a function side by side, so nothing is compiled twice.
+    """
+    _ignore_warning_about_our_hooks()
+    with _lock:
+        _backends.append(backend)
+        _set_stance()
+    try:
+        yield
+    finally:
+        with _lock:
+            _backends.remove(backend)
+            _set_stance()
 
 
 def never_compiled(function: _Function) -> _Function:
@@ -56,20 +84,12 @@ def never_compiled(function: _Function) -> _Function:
     return function
 
 
-def _enter() -> None:
-    global _observers
-    with _lock:
-        _observers += 1
-        if _observers == 1:
-            _stance.enter_context(torch.compiler.set_stance("force_eager"))
-
-
-def _leave() -> None:
-    global _observers
-    with _lock:
-        _observers -= 1
-        if _observers == 0:
-            _stance.close()
+def _set_stance() -> None:
+    _stance.close()
+    if _eager_observers:
+        _stance.enter_context(torch.compiler.set_stance("force_eager"))
+    elif _backends:
+        _stance.enter_context(torch.compiler.set_stance("default", force_backend=_backends[-1]))
 
 
 def _forget_compilations() -> None:

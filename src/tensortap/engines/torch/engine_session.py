@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -155,6 +156,7 @@ class EngineSession:
                     watching=watching,
                     inputs=inputs,
                     deadline=RunPlan.until(options.timeout_in_ms),
+                    stays_compiled=self._stays_compiled(request, options, watching),
                 )
                 seen = NOT_OBSERVED
                 error: str | None = "interrupted"
@@ -225,6 +227,16 @@ class EngineSession:
             output_names=tuple(str(each) for each in leaves(request.fetches) if each is not None),
         )
         return Watching(Publisher(options.debug_options, info))
+
+    def _stays_compiled(self, request: Request, options: RunOptions, watching: Watching | None) -> bool:
+        """Whether compiled functions can make all that a run wants of them, in a program that asked for it."""
+        return (
+            "tensortap.engines.torch.compiled" in sys.modules
+            and watching is not None
+            and watching.publisher.takes_summaries_only
+            and not (request.captures or request.feeds or options.taps or options.timeout_in_ms > 0)
+            and all(parameter.is_cpu for _, parameter in self.program.parameters())
+        )
 
     def _names(self) -> NameTable:
         # Two threads may run one session; each counts its own ops and so gives the same names.

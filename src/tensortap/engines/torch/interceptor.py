@@ -40,6 +40,8 @@ class RunPlan:
         watching: shows watched tensors to their sinks.
         inputs: tensors handed to the step, by placeholder name.
         deadline: `time.monotonic()` value after which the run gives up, or None.
+        stays_compiled: compiled functions are not executed eagerly, but compiled with taps, whose summaries are
+            all that the run wants of them.
     """
 
     captures: frozenset[str] = frozenset()
@@ -48,6 +50,7 @@ class RunPlan:
     watching: Watching | None = None
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     deadline: float | None = None
+    stays_compiled: bool = False
 
     @property
     def all_taps(self) -> tuple[Tap, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -33,6 +33,10 @@ from tensortap.engines.torch.sources import Sources
 from tensortap.engines.torch.values import dtype_name, has_data, plain_shape, snapshot, spec_of
 from tensortap.errors import DeadlineExceededError
 from tensortap.records import Node, TensorSpec
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.compiled import GraphTaps
+    from tensortap.engines.torch.watching import Watching
 
 __all__ = ["Call", "Recorder"]
 
@@ -94,7 +98,12 @@ class Recorder:
         self._cuts: list[weakref.ref[torch.Tensor]] = []
         self._substitutes: dict[str, torch.Tensor] = {}
         self._sources = Sources(program, names, self._provenance, observation, self._record_source)
-        self.scopes = Scopes(program, self._sources.name_module_inputs, self._sources.name_optimizer_state)
+        self.scopes = Scopes(
+            program,
+            self._sources.name_module_inputs,
+            self._sources.name_optimizer_state,
+            around_compiled=plan.stays_compiled,
+        )
         names.start_run()
 
     @contextmanager
@@ -202,6 +211,19 @@ class Recorder:
     def failed_node(self, call: Call) -> Node:
         """The node of an op that raised: everything but its outputs."""
         return self._build_node(call, (), None, None)
+
+    def graph_taps(self, watching: Watching) -> GraphTaps:
+        """What records the graphs of tapped compiled code as part of this run."""
+        from tensortap.engines.torch.compiled import GraphTaps
+
+        return GraphTaps(
+            self._program.module_paths(),
+            self._names,
+            self._provenance,
+            self._sources,
+            self._observation,
+            watching.summarised,
+        )
 
     # --- scopes and attribution --------------------------------------------------------------------
 
@@ -334,7 +356,7 @@ class Recorder:
             stack = forward.node.stack
         else:
             stack = capture_stack(call.frame or sys._getframe(1))
-        if known is None and not self._observation.ran_compiled:
+        if known is None and not self._plan.stays_compiled and not self._observation.ran_compiled:
             self._observation.ran_compiled = ran_compiled(sys._getframe(1))
         return Node(
             name=call.entry.name,

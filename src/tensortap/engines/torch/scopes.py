@@ -39,6 +39,7 @@ class Scopes:
         on_root_module: called as (path, module, args, kwargs) when a module is entered from outside all
             modules, so that its inputs can be named.
         on_optimizer: called as (scope, optimizer) when an optimizer starts to step.
+        around_compiled: compiled functions stay compiled in this run.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Scopes:
         program: Program,
         on_root_module: Callable[[str, nn.Module, Any], None],
         on_optimizer: Callable[[str, Optimizer], None],
+        around_compiled: bool = False,
     ) -> None:
         self._program = program
         self._paths = program.module_paths()
@@ -53,6 +55,7 @@ class Scopes:
         self._on_root_module = on_root_module
         self._on_optimizer = on_optimizer
         self._hooks = ExitStack()
+        self._around_compiled = around_compiled
         self._generation = generation()
         self.modules: list[tuple[str, bool]] = []
         """Scopes of the modules being executed, and whether the backward pass called them (recomputation)."""
@@ -60,6 +63,14 @@ class Scopes:
         """Scopes of the optimizers that are stepping, and the frames they step in."""
 
     def __enter__(self) -> Scopes:
+        if self._around_compiled:
+            from tensortap.engines.torch.compiled.announce import Listener, announced_to
+
+            listener = Listener(
+                self._enter_module, self._leave_module, self._enter_optimizer, self._leave_optimizer
+            )
+            self._hooks.enter_context(announced_to(listener))
+            return self
         for handle in (
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
@@ -117,7 +128,7 @@ class Scopes:
     def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours():
             scope = self._program.optimizer_scope(optimizer)
-            self.optimizers.append((scope + "/", sys._getframe(1)))
+            self.optimizers.append((scope + "/", sys._getframe(2 if self._around_compiled else 1)))
             self._on_optimizer(scope, optimizer)
             self.publish()
 

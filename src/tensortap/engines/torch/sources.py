@@ -48,6 +48,7 @@ class Sources:
         self._observation = observation
         self._on_use = on_use
         self._stepping: tuple[str, Optimizer, int] | None = None
+        self._state_named = 0
         self.parameter_paths: dict[int, str] = {}
         """Path of each parameter, by identity."""
         self.owners: dict[str, str] = {}
@@ -114,6 +115,25 @@ class Sources:
             return False
         self.name_optimizer_state(scope, optimizer)
         return True
+
+    def known_name(self, tensor: torch.Tensor) -> str | None:
+        """The name of a tensor that is about to be used; None if it comes from nowhere."""
+        place = self._provenance.place_of(tensor)
+        origin = self._provenance.origins.get(place) or self._find_state_of_all(place)
+        if origin is None:
+            return None
+        self.use(origin, tensor)
+        return origin.name
+
+    def _find_state_of_all(self, place: Place) -> Origin | None:
+        """Look among the state of every known optimizer: a compiled one does not announce that it steps."""
+        size = sum(len(optimizer.state) for optimizer in self._program.optimizers.values())
+        if size == self._state_named:
+            return None
+        self._state_named = size
+        for optimizer in self._program.optimizers.values():
+            self.name_optimizer_state(self._program.optimizer_scope(optimizer), optimizer)
+        return self._provenance.origins.get(place)
 
     def use(self, origin: Origin, tensor: torch.Tensor) -> None:
         """Make a source that is used for the first time a node of the run."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries, is_plain
@@ -71,6 +72,25 @@ class Watching:
         if wanted:
             self._pills.flush()  # records leave in the order of time
             self._publisher.publish(wanted, node, slot, view_of(tensor), node.device)
+
+    def summarised(self, tensors: Sequence[tuple[Node, int, int]], rows: npt.NDArray[np.float64]) -> None:
+        """Take summaries that compiled code has made itself.
+
+        Args:
+            tensors: node, slot and rank of each.
+            rows: a row for each.
+        """
+        self._pills.flush()  # records leave in the order of time
+        now = self._publisher.now()
+        wanted = [
+            (place, Summary(op, positions, node, slot, now, rank))
+            for place, (node, slot, rank) in enumerate(tensors)
+            for op, positions in self._wants(node, slot) or ()
+            if isinstance(op, DebugNumericSummary)
+        ]
+        if wanted:
+            places, summaries = zip(*wanted, strict=True)
+            hand_over_summaries(self._publisher, summaries, rows[list(places)])
 
     def finish(self, nodes: Sequence[Node], error: str | None) -> None:
         """The run is over: bring the summaries over, then tell the publisher."""
