@@ -446,7 +446,7 @@ def test_mistakes_are_named():
 
 
 def test_compiling_for_the_first_time_inside_a_watched_run():
-    """PyTorch refuses to compile under a dispatch mode and remembers that; we make it forget."""
+    """PyTorch refuses to compile under a dispatch mode and remembers that, so it must not even try."""
     program = textwrap.dedent("""
         import torch, tensortap as tt
         from tests.torch_engine.zoo import perceptron

@@ -6,6 +6,9 @@ runs that want numeric summaries only.
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
 import threading
 import warnings
@@ -20,6 +23,7 @@ __all__ = ["compilation_suspended", "compiled_with", "never_compiled"]
 
 _Function = TypeVar("_Function", bound=FunctionType)
 
+_COMPILER = "torch._dynamo"
 _HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 
 _lock = threading.Lock()
@@ -37,12 +41,7 @@ def compilation_suspended() -> Iterator[None]:
     """
     global _eager_observers
     _ignore_warning_about_our_hooks()
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled unless it has been imported
-        try:
-            yield
-        finally:
-            _forget_compilations()
-        return
+    _watch_for_the_compiler()
     with _lock:
         _eager_observers += 1
         _set_stance()
@@ -85,6 +84,8 @@ def never_compiled(function: _Function) -> _Function:
 
 
 def _set_stance() -> None:
+    if _COMPILER not in sys.modules:
+        return  # importing it takes seconds, and nothing is compiled without it
     _stance.close()
     if _eager_observers:
         _stance.enter_context(torch.compiler.set_stance("force_eager"))
@@ -92,13 +93,32 @@ def _set_stance() -> None:
         _stance.enter_context(torch.compiler.set_stance("default", force_backend=_backends[-1]))
 
 
-def _forget_compilations() -> None:
-    """Let what was compiled for the first time under our eyes be compiled again.
+class _CompilerFinder(importlib.abc.MetaPathFinder):
+    """Notices that the program imports the compiler in the middle of an observed run, and sets the stance then."""
 
-    PyTorch does not compile under a dispatch mode, and remembers that for good.
-    """
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != _COMPILER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute: Any = spec.loader.exec_module
+
+            def execute_and_set_stance(module: Any) -> None:
+                execute(module)
+                with _lock:
+                    _set_stance()
+
+            spec.loader.exec_module = execute_and_set_stance  # type: ignore[method-assign]
+        return spec
+
+
+_compiler_finder = _CompilerFinder()
+
+
+def _watch_for_the_compiler() -> None:
+    if _COMPILER not in sys.modules and _compiler_finder not in sys.meta_path:
+        sys.meta_path.insert(0, _compiler_finder)
 
 
 def _ignore_warning_about_our_hooks() -> None:

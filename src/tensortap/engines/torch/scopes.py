@@ -55,6 +55,7 @@ class Scopes:
         self._on_root_module = on_root_module
         self._on_optimizer = on_optimizer
         self._hooks = ExitStack()
+        self._module_hooks: tuple[Any, Any] = (self._enter_module, self._leave_module)
         self._around_compiled = around_compiled
         self._generation = generation()
         self.modules: list[tuple[str, bool]] = []
@@ -71,9 +72,10 @@ class Scopes:
             )
             self._hooks.enter_context(announced_to(listener))
             return self
+        enter_module, leave_module = self._module_hooks
         for handle in (
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
+            register_module_forward_pre_hook(enter_module),
+            register_module_forward_hook(leave_module, always_call=True),
             register_optimizer_step_pre_hook(self._enter_optimizer),
             register_optimizer_step_post_hook(self._leave_optimizer),
         ):
@@ -86,7 +88,7 @@ class Scopes:
         self.optimizers.clear()
 
     def publish(self) -> None:
-        """Called after every change, for interceptors that cannot ask."""
+        """Called when an optimizer begins or ends to step, for interceptors that cannot ask."""
 
     def in_recomputation(self) -> bool:
         """Whether the innermost module was called by the backward pass."""
@@ -117,13 +119,11 @@ class Scopes:
         if not self.modules and not recomputed:
             self._on_root_module(path, module, args)
         self.modules.append((f"recompute/{path}/" if recomputed else f"{path}/", recomputed))
-        self.publish()
 
     @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.modules and self._is_ours():
             self.modules.pop()
-            self.publish()
 
     def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours():

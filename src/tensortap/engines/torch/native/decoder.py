@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
 from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, source
@@ -27,8 +28,8 @@ from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.plans import NativePlan
-from tensortap.engines.torch.native.scopes import PublishedScopes
-from tensortap.engines.torch.program import Program, variable_node
+from tensortap.engines.torch.native.scopes import NativeScopes
+from tensortap.engines.torch.program import Program, clean_path, variable_node
 from tensortap.engines.torch.schema import Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources, hidden_view_node
@@ -56,15 +57,22 @@ class _Found:
 class _Run:
     """What belongs to one observed run."""
 
-    def __init__(self, decoder: Decoder, plan: RunPlan, program: Program, observation: Observation) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        plan: RunPlan,
+        program: Program,
+        observation: Observation,
+        lanes: NativePlan,
+    ) -> None:
         self.plan = plan
         self.observation = observation
         self.sources = Sources(program, decoder, decoder, observation, _never_used)  # type: ignore[arg-type]
         self.sources.owners = _Owners(decoder)
-        self.scopes = PublishedScopes(
+        self.scopes = NativeScopes(
             program, self.sources.name_module_inputs, self.sources.name_optimizer_state, decoder
         )
-        self.lanes = decoder.plan_for(plan)
+        self.lanes = lanes
         self.failed: tuple[Node, CodeType, int] | None = None
 
 
@@ -139,10 +147,11 @@ class Decoder:
     def recording(self, plan: RunPlan, program: Program, observation: Observation) -> Iterator[None]:
         """Observe the block, and leave its nodes in the observation."""
         self._names.start_run()
-        run = self._run = _Run(self, plan, program, observation)
+        lanes = self.plan_for(plan)
         emits = bool(plan.taps or plan.captures or plan.watching is not None)
-        session = self.library.tt_begin(self.handle, run.lanes.handle, emits)
+        session = self.library.tt_begin(self.handle, lanes.handle, emits)
         try:
+            run = self._run = _Run(self, plan, program, observation, lanes)
             run.lanes.open(self.handle)
             self._values.clear()
             if self._codes != source.classifications():
@@ -157,7 +166,7 @@ class Decoder:
                 finally:
                     self.library.tt_stop(self.handle, session)
         except BaseException as error:
-            run.observation.failed = self._failure(error)
+            observation.failed = self._failure(error)
             raise
         finally:
             observation.nodes[:] = self._executed()
@@ -203,7 +212,7 @@ class Decoder:
 
     def _failure(self, error: BaseException) -> tuple[BaseException, Node] | None:
         """The node that raised an exception: the last one that failed, if it did so where the exception began."""
-        failed, traceback = self._current.failed, error.__traceback__
+        failed, traceback = None if self._run is None else self._run.failed, error.__traceback__
         if failed is None or traceback is None:
             return None
         while traceback.tb_next is not None:
@@ -343,9 +352,32 @@ class Decoder:
         path = next(path for path, number in self._owner_numbers.items() if number == owner)
         return self.scope(f"{self._scope_names[scope]}{path}/")
 
-    def step_in_frame(self, frame: FrameType | None) -> None:
-        """Tell the observer how to know when the step of an optimizer is over."""
+    def step_in(self, scope: str, frame: FrameType | None) -> None:
+        """Tell the observer which optimizer steps (none: without a frame), and how to know that it has left."""
+        self.shared.in_optimizer = frame is not None
+        self.shared.scope = self.scope(scope)
         self.library.tt_step_in_frame(self.handle, frame)
+
+    def module_hooks(self, paths: Mapping[int, str]) -> tuple[Any, Any]:
+        """The observer's hooks for entering and leaving modules, which are known by these paths."""
+        announce, handle = self.library.tt_add_module, self.handle
+        for module, path in paths.items():
+            announce(handle, module, self.scope(path + "/"))
+        hooks: tuple[Any, Any] = self.library.tt_module_hooks(handle)
+        return hooks
+
+    def unknown_module(self, module: nn.Module, parent: int) -> int:
+        """The scope of a module that the program was not known to have."""
+        above = self._scope_names[parent].removeprefix("recompute/")
+        return self.scope(f"{above}{clean_path(type(module).__name__)}/")
+
+    def recomputed_scope(self, scope: int) -> int:
+        """The scope of a module that the backward pass calls again."""
+        return self.scope(f"recompute/{self._scope_names[scope]}")
+
+    def enter_root(self, scope: int, module: nn.Module, args: Any) -> None:
+        """A module is called from outside all modules: name what it is given."""
+        self._current.scopes.enter_root(self._scope_names[scope][:-1], module, args)
 
     def optimizer_left(self) -> None:
         """The step of an optimizer is no longer on the stack: it raised, and the program went on."""

@@ -30,6 +30,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_end": (None, (_POINTER, _POINTER)),
     "tt_node_count": (_LONG, (_POINTER,)),
     "tt_nodes": (_POINTER, (_POINTER,)),
+    "tt_module_hooks": (ctypes.py_object, (_POINTER,)),
+    "tt_add_module": (None, (_POINTER, _LONG, _INT)),
     "tt_scope": (_POINTER, (_POINTER,)),
     "tt_step_in_frame": (None, (_POINTER, ctypes.py_object)),
     "tt_next": (_INT, (_POINTER, _INT, _INT)),
@@ -48,9 +50,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class Scope(ctypes.Structure):
-    """Where in the program ops run now: shared memory, because hooks change it thousands of times a run."""
+    """Where ops run that are in no module; the observer reads it without asking."""
 
-    _fields_ = (("scope", ctypes.c_int32), ("in_optimizer", ctypes.c_int32), ("recomputed", ctypes.c_int32))
+    _fields_ = (("scope", ctypes.c_int32), ("in_optimizer", ctypes.c_int32))
 
 
 def library() -> Any:

@@ -47,6 +47,7 @@ constexpr int kMaxVariants = 4;
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 constexpr int32_t kNone = -1;
 constexpr int kWorthSilencing = 2;
+constexpr uint64_t kNoSequence = UINT64_MAX;  // of nodes that belong to a parameter
 
 std::atomic<uint64_t> process_generation{1};  // changes in a forked child, which is not the process being observed
 
@@ -113,11 +114,15 @@ struct Parameter {
   int32_t index, scope, label, leaf_scope;
 };
 
-// Written by Python as modules and optimizers come and go.
+// Where ops run that are in no module; written by Python as optimizers come and go.
 struct Scope {
   int32_t scope = 0;
   int32_t in_optimizer = 0;
-  int32_t recomputed = 0;
+};
+
+struct Module {
+  int32_t scope;
+  bool recomputed;  // called by the backward pass
 };
 
 struct Pending {
@@ -162,7 +167,8 @@ struct Thread {
   Pending pending;
 };
 
-thread_local Thread* thread_state = nullptr;
+// Of the initial-exec kind, which is read without a function call.
+__attribute__((tls_model("initial-exec"))) thread_local Thread* thread_state = nullptr;
 std::atomic<Observer*> only_observer{nullptr};  // while exactly one thread observes
 std::atomic<int> observers_active{0};
 
@@ -205,6 +211,7 @@ class Observer {
 
   Scope scope;
   const Frame* optimizer_frame = nullptr;
+  std::vector<Module> modules;  // being executed
   Run run;
   std::recursive_mutex lock;
 
@@ -337,6 +344,28 @@ class Observer {
     if (run.plan->watches) emit(node, 0, gradient, false);
   }
 
+  // ---- modules, announced by PyTorch's global hooks ----
+
+  void enter_module(PyObject* module, PyObject* arguments) {
+    const bool recomputed = (!modules.empty() && modules.back().recomputed) || torch::autograd::get_current_node();
+    const int32_t parent = modules.empty() ? 0 : modules.back().scope;
+    auto found = module_scopes_.find(module);
+    int32_t where;
+    if (found != module_scopes_.end()) {
+      where = found->second;
+    } else {
+      where = int32_t(Object(PyObject_CallMethod(decoder_, "unknown_module", "Oi", module, parent)).number());
+    }
+    if (recomputed) {
+      where = int32_t(Object(PyObject_CallMethod(decoder_, "recomputed_scope", "i", where)).number());
+    } else if (modules.empty()) {
+      Object(PyObject_CallMethod(decoder_, "enter_root", "iOO", where, module, arguments));
+    }
+    modules.push_back({where, recomputed});
+  }
+
+  void add_module(const void* module, int32_t where) { module_scopes_[module] = where; }
+
   // ---- called by Python between ops ----
 
   int32_t next(int32_t where, int32_t label) {
@@ -392,6 +421,8 @@ class Observer {
     run.position = 0;
     parameters_.clear();
     scope = Scope{};
+    modules.clear();
+    module_scopes_.clear();
     optimizer_frame = nullptr;
   }
 
@@ -399,6 +430,8 @@ class Observer {
     run.values.clear();
     run.owners.clear();
     parameters_.clear();
+    modules.clear();
+    module_scopes_.clear();
     for (Lane& lane : run.lanes) lane.discard();
     run.lanes.clear();
     run.plan = nullptr;
@@ -704,7 +737,8 @@ class Observer {
 
   int32_t scope_of(Pending& call) {
     auto running = torch::autograd::get_current_node();
-    if (running && !scope.recomputed) {
+    const bool in_module = !modules.empty();
+    if (running && !(in_module && modules.back().recomputed)) {
       const uint64_t sequence = running->sequence_nr();
       if (sequence >= run.first_sequence && sequence - run.first_sequence < run.forward_of.size()) {
         const int32_t forward = run.forward_of[sequence - run.first_sequence];
@@ -718,7 +752,8 @@ class Observer {
           return entries_[forward].gradient_scope;
         }
       }
-      if (auto* accumulate = dynamic_cast<torch::autograd::AccumulateGrad*>(running.get())) {
+      auto* accumulate = sequence == kNoSequence ? dynamic_cast<torch::autograd::AccumulateGrad*>(running.get()) : nullptr;
+      if (accumulate != nullptr) {
         auto found = parameters_.find(accumulate->variable.unsafeGetTensorImpl());
         if (found != parameters_.end()) return found->second.leaf_scope;
         WithPython python;
@@ -727,6 +762,7 @@ class Observer {
       }
       return stray_scope(running->name());  // its forward op ran before this run
     }
+    if (in_module) return modules.back().scope;
     if (scope.in_optimizer) {
       if (optimizer_frame != nullptr && !is_on_stack(optimizer_frame)) {
         WithPython python;
@@ -1045,6 +1081,7 @@ class Observer {
   ska::flat_hash_map<uint64_t, int32_t> owner_scopes_;
   std::unordered_map<std::string, int32_t> stray_scopes_;
   ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
+  ska::flat_hash_map<const void*, int32_t> module_scopes_;
   std::vector<uint32_t> node_versions_;
   std::vector<std::pair<size_t, at::Tensor>> unseen_;
   std::vector<const at::Tensor*> outputs_;
@@ -1138,6 +1175,34 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   }
 }
 
+// The hooks that PyTorch calls around every module. In C, because in Python two of them cost more than the op between.
+
+Observer* observed_by(PyObject* self) {
+  auto* observer = static_cast<Observer*>(PyLong_AsVoidPtr(self));
+  Thread& thread = this_thread();
+  return thread.observer == observer && observer_of(thread) != nullptr ? observer : nullptr;
+}
+
+PyObject* on_enter_module(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  Observer* observer = count >= 2 ? observed_by(self) : nullptr;
+  if (observer != nullptr) {
+    guarded(this_thread(), *observer, "entering a module",
+            [&] { observer->enter_module(arguments[0], arguments[1]); });
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* on_leave_module(PyObject* self, PyObject* const*, Py_ssize_t) {
+  Observer* observer = observed_by(self);
+  if (observer != nullptr && !observer->modules.empty()) observer->modules.pop_back();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef enter_definition = {"enter_module", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(on_enter_module)),
+                                METH_FASTCALL, nullptr};
+PyMethodDef leave_definition = {"leave_module", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(on_leave_module)),
+                                METH_FASTCALL, nullptr};
+
 void in_forked_child() { process_generation.fetch_add(1); }
 
 // One observed block of one thread.
@@ -1222,6 +1287,18 @@ EXPORT void tt_end(Observer* observer, Session* session) {
 
 EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }
 EXPORT const int32_t* tt_nodes(Observer* observer) { return observer->run.nodes.data(); }
+
+// The hooks as Python objects, new references.
+EXPORT PyObject* tt_module_hooks(Observer* observer) {
+  PyObject* self = PyLong_FromVoidPtr(observer);
+  PyObject* hooks = Py_BuildValue("(NN)", PyCFunction_New(&enter_definition, self), PyCFunction_New(&leave_definition, self));
+  Py_DECREF(self);
+  return hooks;
+}
+
+EXPORT void tt_add_module(Observer* observer, int64_t module, int scope) {
+  observer->add_module(reinterpret_cast<const void*>(module), scope);
+}
 
 EXPORT Scope* tt_scope(Observer* observer) { return &observer->scope; }
 
