@@ -70,7 +70,16 @@ def hooks_not_intercepting(workload: Workload, stack: ExitStack) -> Call:
 
 
 def names_only(workload: Workload, stack: ExitStack) -> Call:
-    """Every operation intercepted and named, its values ignored."""
+    """Every operation intercepted, named and connected, its values ignored."""
+    import tensortap as tt
+
+    running = open_session(workload, stack)
+    options = tt.RunOptions(output_partition_graphs=True)
+    return lambda: running.run(None, feed_dict=workload.batch, options=options)
+
+
+def python_tap(workload: Workload, stack: ExitStack) -> Call:
+    """Every tensor shown to a Python function that does nothing."""
     import tensortap as tt
 
     running = open_session(workload, stack)
@@ -92,6 +101,12 @@ def health(workload: Workload, stack: ExitStack) -> Call:
     return lambda: running.run(None, feed_dict=workload.batch)
 
 
+def health_by_dispatch(workload: Workload, stack: ExitStack) -> Call:
+    """The same with the dispatch mode, where the native interceptor cannot be built."""
+    running, _, _ = open_dump(workload, stack, "DebugNumericSummary", "dispatch", **FLOATS)
+    return lambda: running.run(None, feed_dict=workload.batch)
+
+
 def values_drained(workload: Workload, stack: ExitStack) -> Call:
     """Every float output dumped whole, and waited for until it is on disk."""
     running, hook, _ = open_dump(workload, stack, "DebugIdentity", **FLOATS)
@@ -107,13 +122,15 @@ def values_drained(workload: Workload, stack: ExitStack) -> Call:
 FLOATS = {"tensor_dtype_regex_allowlist": r"b?float"}
 
 
-def open_dump(workload: Workload, stack: ExitStack, debug_op: str, **lists: str) -> tuple[Any, Any, Any]:
+def open_dump(
+    workload: Workload, stack: ExitStack, debug_op: str, interceptor: str | None = None, **lists: str
+) -> tuple[Any, Any, Any]:
     """A monitored session whose hook dumps to a temporary directory, of which the last run is kept."""
     import tensortap as tt
 
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tensortap-bench-"))) / "dumps"
     hook = tt.DumpingDebugHook(root, watch_fn=lambda fetches, feeds: tt.WatchOptions(debug_op, **lists))
-    engine = open_session(workload, stack)
+    engine = open_session(workload, stack, interceptor)
     running = stack.enter_context(tt.MonitoredSession(engine, hooks=[hook]))
 
     def names() -> list[str]:
@@ -161,11 +178,16 @@ class EmptyMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def open_session(workload: Workload, stack: ExitStack) -> Any:
+def open_session(workload: Workload, stack: ExitStack, interceptor: str | None = None) -> Any:
     import tensortap as tt
 
     return stack.enter_context(
-        tt.torch.Session(workload.step, modules=workload.modules, optimizers=workload.optimizers)
+        tt.torch.Session(
+            workload.step,
+            modules=workload.modules,
+            optimizers=workload.optimizers,
+            interceptor=interceptor,
+        )
     )
 
 
@@ -175,9 +197,11 @@ VARIANTS: dict[str, Callable[[Workload, ExitStack], Call]] = {
     "session": session,
     "hooks attached, not intercepting": hooks_not_intercepting,
     "names only": names_only,
+    "every tensor to a Python function": python_tap,
     "empty dispatch mode": empty_dispatch_mode,
     "one tensor": one_tensor,
     "health of every tensor": health,
+    "health, dispatch mode": health_by_dispatch,
     "every value, drained": values_drained,
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +63,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _builder() -> Any:
-    """The module that builds, found by name: commands that read dumps must do without the engines."""
+    """The module that builds, imported when it is needed: other commands must do without the engines."""
     try:
-        return import_module("tensortap.engines.torch.native.build")
+        from tensortap.engines.torch.native import build
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -74,6 +73,7 @@ def _builder() -> Any:
             "The native interceptor is built for the torch that is installed, and there is none: "
             "pip install 'tensortap[torch]'"
         ) from error
+    return build
 
 
 def _clean(builder: Any, options: argparse.Namespace) -> int:
