@@ -88,8 +88,16 @@ class Dumper:
             self._runs += 1
             return True
 
-    def prepare(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> str:
-        """Number the coming run and make its directory, with what is known of the run in it.
+    def prepare(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, *, make_directory: bool = False
+    ) -> str:
+        """Number the coming run and name its directory.
+
+        Args:
+            fetches: what will be fetched.
+            feed_dict: what will be fed.
+            make_directory: make the directory at once, with what is known of the run in it; otherwise the writer
+                makes it, which does not hold up training.
 
         Returns:
             The URL that the engine opens when the run starts.
@@ -104,16 +112,18 @@ class Dumper:
             fetches=_printed(fetches),
             feed_keys=_printed(None if feed_dict is None else [_key_text(key) for key in feed_dict]),
         )
-        info = self._make_directory(info)
+        made = make_directory and not self.retention.waits_in_memory
+        if made:
+            info = self._make_directory(info)
         url = file_url(self.root / run_name(info.timestamp, info.index))
         opened = False
 
         def open_prepared(engine_info: RunInfo) -> Sink:
             nonlocal opened
             # A monitored session that recovers runs the same request again: that is another run on disk.
-            mine = self._make_directory(replace(info, timestamp=time.time_ns() // 1000)) if opened else info
+            mine = replace(info, timestamp=time.time_ns() // 1000) if opened else info
             opened = True
-            return self._open(mine, engine_info)
+            return self._open(mine, engine_info, makes_directory=mine is not info or not made)
 
         destinations.prepare(url, open_prepared)
         self._of_thread.unopened = lambda: None if opened else url
@@ -157,8 +167,6 @@ class Dumper:
 
     def _make_directory(self, info: RunInfo) -> RunInfo:
         """Make the directory of a run; if its name is taken, by another rank, a later microsecond's."""
-        if self.retention.waits_in_memory:
-            return info
         while True:
             run_dir = self.root / run_name(info.timestamp, info.index)
             try:
@@ -176,7 +184,7 @@ class Dumper:
                 )
             return info
 
-    def _open(self, info: RunInfo, engine: RunInfo) -> Sink:
+    def _open(self, info: RunInfo, engine: RunInfo, makes_directory: bool) -> Sink:
         # The engine knows names, step and rank; the caller's own words and our number are ours.
         info = replace(
             engine,
@@ -195,6 +203,7 @@ class Dumper:
                 meter=self.meter,
                 queue=self._queue,
                 max_wait_secs=self._max_wait_secs,
+                makes_directory=makes_directory,
             )
 
         return open_file() if self.retention.keeps_all else RetainedSink(self._keeper, open_file)

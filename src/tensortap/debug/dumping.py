@@ -76,7 +76,7 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         Returns:
             The `file://` URL of the directory.
         """
-        return self._dumper.prepare(fetches, feed_dict)
+        return self._dumper.prepare(fetches, feed_dict, make_directory=True)
 
     def on_run_start(self, request: OnRunStartRequest) -> OnRunStartResponse:
         """Dump the run, unless retention has no use for it."""

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tensortap.records import Record, RecordBatch, RunInfo
-from tensortap.sink.base import Counts, RunEnd, by_device, log, notices
+from tensortap.sink.base import Counts, RunEnd, log, notices
 from tensortap.sink.budget import Meter, RunMeter, process_meter
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS, WriterQueue, shared_queue
 from tensortap.sink.session_files import SessionFiles, files_of
@@ -57,6 +57,8 @@ class FileSink:
         meter: the budget its bytes count against; that of the process by default.
         queue: does the writing; that of the process by default.
         max_wait_secs: how long a full queue may hold up training before records are dropped and counted.
+        makes_directory: the directory is not there yet. If another rank has taken its name, the run moves on by a
+            microsecond.
 
     >>> import tempfile
     >>> root = Path(tempfile.mkdtemp())
@@ -76,6 +78,7 @@ class FileSink:
         meter: Meter | None = None,
         queue: WriterQueue | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
+        makes_directory: bool = False,
     ) -> None:
         self.run_dir = Path(run_dir)
         self.info = info
@@ -84,6 +87,7 @@ class FileSink:
         self._meter: RunMeter = (meter or process_meter()).start_run()
         self._queue = queue or shared_queue()
         self._max_wait_secs = max_wait_secs
+        self._makes_directory = makes_directory
         self._pid = os.getpid()
         self._orphan = False
         self._lock = threading.Lock()
@@ -199,9 +203,22 @@ class FileSink:
 
     def _open(self) -> None:
         try:
+            if self._makes_directory:
+                self._make_directory()
             self._writer = self._files.writer(self.run_dir, self.info)
         except Exception as error:
             self._say(error)
+
+    def _make_directory(self) -> None:
+        self.run_dir.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                self.run_dir.mkdir()
+            except FileExistsError:
+                self.info = replace(self.info, timestamp=self.info.timestamp + 1)
+                self.run_dir = self.run_dir.with_name(run_name(self.info.timestamp, self.info.index))
+            else:
+                return
 
     def _collect(self, parcel: _Parcel) -> None:
         """Take a parcel that has become old although it is not full: the step may hang, or kill us."""
@@ -259,9 +276,10 @@ class FileSink:
         writer = self._writer
         if writer is None:
             return
-        counts, sources = self.counts.as_dict(), self._files.sources_of(end.nodes)
+        counts = self.counts.as_dict()
+        nodes, sources = self._files.described(end.nodes)
         try:
-            writer.finish(by_device(end.nodes), counts, end.error, sources)
+            writer.finish(nodes, counts, end.error, sources)
         except Exception as error:
             self._say(error)
             writer.close()

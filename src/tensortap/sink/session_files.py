@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensortap.records import Node, RunInfo
+from tensortap.sink.base import by_device
 from tensortap.store.content import ContentStore
 from tensortap.store.health import HealthLog
 from tensortap.store.layout import write_marker
@@ -34,7 +35,8 @@ class SessionFiles:
         self._marked = False
         self._content = ContentStore(self.root)
         self._health: dict[int, HealthLog] = {}
-        self._sources: tuple[list[Node], tuple[str, ...]] = ([], ())
+        self._described_nodes: list[Node] = []
+        self._description: tuple[dict[str, list[Node]], tuple[str, ...]] = ({}, ())
 
     def writer(self, run_dir: Path, info: RunInfo) -> RunWriter:
         """A writer for one run; called in the writer thread."""
@@ -50,14 +52,14 @@ class SessionFiles:
             self._health[info.task] = HealthLog(self.root, info.task)
         return RunWriter(run_dir, info, content=self._content, health=self._health[info.task])
 
-    def sources_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
-        """The user's files that the nodes come from; for the same nodes as last time, from memory."""
+    def described(self, nodes: Sequence[Node]) -> tuple[dict[str, list[Node]], tuple[str, ...]]:
+        """The nodes by device, and the user's files they come from; for the same nodes as last time, from memory."""
         listed = list(nodes)
-        known, files = self._sources
-        if known != listed:
+        if listed != self._described_nodes:
             files = tuple({frame.file: None for node in listed for frame in node.stack})
-            self._sources = (listed, files)
-        return files
+            self._description = (by_device(listed), files)
+            self._described_nodes = listed
+        return self._description
 
     def close(self) -> None:
         """Close the health history; writing opens it again."""
