@@ -477,6 +477,10 @@ class Decoder:
         caller = sys._getframe(1)
         self._current.failed = (node, caller.f_code, caller.f_lasti)
 
+    def failure_was_caught(self) -> None:
+        """The program goes on after an op raised: what it raises later is something else."""
+        self._current.failed = None
+
     def constant(self, entry: int, reused: int, tensor: torch.Tensor) -> int:
         """Build the node of a tensor that came from nowhere."""
         name = self._entries[entry].name

@@ -8,7 +8,9 @@
 #include <Python.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <array>
 #include <cstdint>
+#include <utility>
 
 namespace tensortap {
 
@@ -76,25 +78,26 @@ class Codes {
     for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
       PyObject* code = frame->code;
       if (code == nullptr || !PyCode_Check(code)) continue;
-      auto found = kinds_.find(code);
-      const int kind = found != kinds_.end() ? found->second : (kinds_[code] = classify(code));
+      auto& recent = recent_[(reinterpret_cast<uintptr_t>(code) >> 4) % recent_.size()];
+      if (recent.first != code) {
+        auto found = kinds_.find(code);
+        recent = {code, found != kinds_.end() ? found->second : (kinds_[code] = classify(code))};
+      }
+      const int kind = recent.second;
       if (kind == kUser) return {code, frame->instruction};
       if (kind == kBackward) return {};
     }
     return {};
   }
 
-  void forget() { kinds_.clear(); }
+  void forget() {
+    kinds_.clear();
+    recent_.fill({});
+  }
 
  private:
   ska::flat_hash_map<PyObject*, int> kinds_;
+  std::array<std::pair<PyObject*, int>, 1024> recent_{};
 };
-
-inline bool is_on_stack(const Frame* wanted) {
-  for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
-    if (frame == wanted) return true;
-  }
-  return false;
-}
 
 }  // namespace tensortap

@@ -18,18 +18,19 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <pthread.h>
 #include <time.h>
 
+#include <array>
 #include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -46,7 +47,6 @@ using SummaryKernel = void (*)(const void* data, int dtype, int rank, const int6
 constexpr int kMaxVariants = 4;
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 constexpr int32_t kNone = -1;
-constexpr int kWorthSilencing = 2;
 constexpr uint64_t kNoSequence = UINT64_MAX;  // of nodes that belong to a parameter
 
 std::atomic<uint64_t> process_generation{1};  // changes in a forked child, which is not the process being observed
@@ -64,7 +64,6 @@ struct Operator {
   int training_argument = kNone;  // it writes only if this argument is true
   std::vector<uint8_t> written;   // by argument
   std::optional<c10::OperatorHandle> handle;
-  int calls_inside = 0;  // other ops that it called the last time
   bool is_built_in = false;
   uint64_t last_keys = 0;
   bool last_descends = false;
@@ -151,6 +150,25 @@ struct Run {
   size_t position = 0;  // names given so far
 };
 
+// Held for a microsecond at a time, and hardly ever by two threads: only who flushes the records of a run that hangs, and
+// the threads of autograd, come from outside the thread of the run.
+class SpinLock {
+ public:
+  bool try_lock() { return !taken_.exchange(true, std::memory_order_acquire); }
+  void unlock() { taken_.store(false, std::memory_order_release); }
+
+  // Waits without the GIL, which the thread that holds the lock may need to go on.
+  void lock() {
+    if (try_lock()) return;
+    PyThreadState* released = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    while (!try_lock()) std::this_thread::yield();
+    if (released != nullptr) PyEval_RestoreThread(released);
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
+
 class Observer;
 
 // The state of a thread that executes ops of an observed run.
@@ -160,10 +178,6 @@ struct Thread {
   int depth = 0;
   int opaque_depth = 0;  // depth of the op whose inside is not looked at, 0 for none
   bool busy = false;     // ops of our own
-  bool alone = false;    // nobody else listens to RecordFunction
-  bool silenced = false;
-  int inside = 0;  // ops called by the one that is being executed
-  c10::DispatchKeySet included, excluded;  // keys of the thread, as the program left them
   Pending pending;
 };
 
@@ -210,25 +224,31 @@ class Observer {
   }
 
   Scope scope;
-  const Frame* optimizer_frame = nullptr;
+  PyObject* optimizer_frame = nullptr;  // a frame object that Python keeps while the optimizer steps
+  const Frame* optimizer_place = nullptr;
   std::vector<Module> modules;  // being executed
   Run run;
-  std::recursive_mutex lock;
+  SpinLock lock;
 
   // ---- the two moments of an op ----
 
   void start(Thread& thread, const at::RecordFunction& fn) {
+    if (failed_last_) {  // and the program went on
+      failed_last_ = false;
+      WithPython python;
+      Object(PyObject_CallMethod(decoder_, "failure_was_caught", nullptr));
+    }
     Operator* op = operator_of(fn);
     if (op == nullptr || op->transparent) return;
     const auto arguments = fn.inputs();
     Pending& call = thread.pending;
     call.valid = false;
-    if (is_hidden(thread)) {
-      call.op = op;
+    const auto local = c10::impl::tls_local_dispatch_key_set();
+    if (is_hidden(local)) {
       thread.opaque_depth = thread.depth;
       return;
     }
-    if (descends(*op, keys_of(thread, arguments))) return;
+    if (descends(*op, keys_of(local, arguments))) return;
     thread.opaque_depth = thread.depth;
     call.op = op;
     call.uncaught = std::uncaught_exceptions();
@@ -424,6 +444,7 @@ class Observer {
     modules.clear();
     module_scopes_.clear();
     optimizer_frame = nullptr;
+    failed_last_ = false;
   }
 
   void end_run() {
@@ -498,33 +519,31 @@ class Observer {
 
   Operator* operator_of(const at::RecordFunction& fn) {
     const char* name = fn.name();  // of a schema, so each overload has its own
-    const char* overload = fn.overload_name();
-    auto found = operators_.find(name);
-    if (found != operators_.end()) {
-      Operator* op = found->second;
-      // Names can be freed and their address given to another operator, except those of PyTorch itself.
-      if (op->is_built_in || (op->name == name && op->overload == overload)) return op;
-    }
-    // And one operator may come under several addresses.
-    auto& known = operators_by_name_[std::string(name) + "." + overload];
+    auto& slot = recent_operators_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_operators_.size()];
+    // Names can be freed and their address given to another operator, except those of PyTorch itself.
+    if (slot.first == name && slot.second->is_built_in) return slot.second;
+    const auto full_name = fn.operator_name();
+    const std::string overload = full_name.has_value() ? full_name->overload_name : "";
+    auto& known = operators_[std::string(name) + "." + overload];
     if (known == nullptr) known = new_operator(name, overload);
-    return operators_[name] = known.get();
+    slot = {name, known.get()};
+    return known.get();
   }
 
-  std::unique_ptr<Operator> new_operator(const char* name, const char* overload) {
+  std::unique_ptr<Operator> new_operator(const std::string& name, const std::string& overload) {
     auto op = std::make_unique<Operator>();
     op->name = name;
     op->overload = overload;
-    op->is_built_in = std::strncmp(name, "aten::", 6) == 0;
     op->transparent = true;
-    if (std::strstr(name, "::") != nullptr) {
+    if (name.find("::") != std::string::npos) {
       op->handle = c10::Dispatcher::singleton().findSchema({name, overload});
     }
     if (op->handle.has_value()) {
+      op->is_built_in = name.compare(0, 6, "aten::") == 0;
       op->has_composite = op->handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
       const size_t arguments = op->handle->schema().arguments().size();
       WithPython python;
-      Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name, overload));
+      Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name.c_str(), overload.c_str()));
       int transparent, is_view, keeps_written;
       PyObject* written;
       if (!PyArg_ParseTuple(found.get(), "iippipO", &op->index, &op->label, &transparent, &is_view,
@@ -542,7 +561,8 @@ class Observer {
     return op;
   }
 
-  static c10::DispatchKeySet keys_of(const Thread& thread, c10::ArrayRef<const c10::IValue> arguments) {
+  static c10::DispatchKeySet keys_of(const c10::impl::LocalDispatchKeySet& local,
+                                     c10::ArrayRef<const c10::IValue> arguments) {
     c10::DispatchKeySet keys;
     for (const auto& value : arguments) {
       if (value.isTensor()) {
@@ -554,7 +574,7 @@ class Observer {
         }
       }
     }
-    return (keys | thread.included) - thread.excluded;
+    return (keys | local.included_) - local.excluded_;
   }
 
   // Whether an op only calls others, which are looked at instead: a composite one, or a wrapper such as autocast's.
@@ -589,10 +609,10 @@ class Observer {
   }
 
   // Whether ops are no part of the program: `torch.tensor` fills its result this way, and compilers try out shapes.
-  static bool is_hidden(const Thread& thread) {
+  static bool is_hidden(const c10::impl::LocalDispatchKeySet& local) {
     using c10::impl::TorchDispatchModeKey;
     using c10::impl::TorchDispatchModeTLS;
-    if (thread.excluded.has(c10::DispatchKey::Python)) return true;
+    if (local.excluded_.has(c10::DispatchKey::Python)) return true;
     return TorchDispatchModeTLS::any_modes_set() && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) ||
                                                      TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
   }
@@ -764,7 +784,8 @@ class Observer {
     }
     if (in_module) return modules.back().scope;
     if (scope.in_optimizer) {
-      if (optimizer_frame != nullptr && !is_on_stack(optimizer_frame)) {
+      // A frame that has been left is moved into its object.
+      if (optimizer_frame != nullptr && frame_of(optimizer_frame) != optimizer_place) {
         WithPython python;
         Object(PyObject_CallMethod(decoder_, "optimizer_left", nullptr));
       }
@@ -910,6 +931,7 @@ class Observer {
   }
 
   void report_failure(Pending& call) {
+    failed_last_ = true;
     WithPython python;
     Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
     Object(PyObject_CallMethod(decoder_, "failed", "iiiiOO", call.op->index, call.entry, call.known, call.forward,
@@ -1033,7 +1055,9 @@ class Observer {
 
   char* room_for(size_t number, size_t nbytes) {
     Lane& lane = run.lanes[number];
-    const size_t aligned = (lane.used + 63) & ~size_t(63);
+    // Values can be mapped from the file, so they lie at multiples of 64; pills are read from the index.
+    const size_t alignment = lane.kind == Lane::kCopy ? 64 : 8;
+    const size_t aligned = (lane.used + alignment - 1) & ~(alignment - 1);
     if (lane.data != nullptr && aligned <= lane.data_size) {
       std::memset(lane.data + lane.used, 0, aligned - lane.used);  // it is written too, and the block has been used
     }
@@ -1070,10 +1094,11 @@ class Observer {
  private:
   PyObject* decoder_;  // borrowed: it owns this
   SummaryKernel summarise_;
+  bool failed_last_ = false;
   int8_t dtype_codes_[64];
   Codes codes_;
-  std::unordered_map<std::string, std::unique_ptr<Operator>> operators_by_name_;
-  ska::flat_hash_map<const void*, Operator*> operators_;
+  std::unordered_map<std::string, std::unique_ptr<Operator>> operators_;
+  std::array<std::pair<const char*, Operator*>, 1024> recent_operators_{};
   std::vector<Entry> entries_;
   ska::flat_hash_map<uint64_t, int32_t> family_numbers_;
   std::vector<Family> families_;
@@ -1104,30 +1129,11 @@ struct Busy {
   Thread& thread;
 };
 
-// Waits without the GIL, which the thread that holds the lock may need to go on.
-std::unique_lock<std::recursive_mutex> locked(Observer& observer) {
-  std::unique_lock<std::recursive_mutex> hold(observer.lock, std::try_to_lock);
-  if (!hold.owns_lock()) {
-    if (PyGILState_Check()) {
-      PyThreadState* released = PyEval_SaveThread();
-      hold.lock();
-      PyEval_RestoreThread(released);
-    } else {
-      hold.lock();
-    }
-  }
-  return hold;
-}
-
 template <class Work>
 void guarded(Thread& thread, Observer& observer, const char* where, Work work) {
   Busy busy(thread);
-  const auto hold = locked(observer);
+  std::lock_guard<SpinLock> hold(observer.lock);
   try {
-    const auto local = c10::impl::tls_local_dispatch_key_set();
-    thread.included = local.included_;
-    thread.excluded = local.excluded_;
-    c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     work();
   } catch (const std::exception& error) {
     observer.fault(where, error.what());
@@ -1140,20 +1146,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   Thread& thread = this_thread();
   if (thread.busy) return nullptr;
   thread.depth += 1;
-  if (thread.opaque_depth != 0) {
-    thread.inside += 1;
-    return nullptr;
-  }
+  if (thread.opaque_depth != 0) return nullptr;
   if (Observer* observer = observer_of(thread)) {
     guarded(thread, *observer, "before an operator", [&] { observer->start(thread, fn); });
-    // What happens inside an op is none of our business. Unless somebody profiles it, it need not be recorded at all;
-    // to switch recording off and on again costs as much as recording one op, so it is done for ops that call several.
-    thread.inside = 0;
-    if (thread.opaque_depth != 0 && thread.alone && thread.pending.op->calls_inside >= kWorthSilencing &&
-        c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == nullptr) {
-      at::enableRecordFunction(false);
-      thread.silenced = true;
-    }
   }
   return nullptr;
 }
@@ -1164,12 +1159,6 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   thread.depth -= 1;
   if (thread.opaque_depth != thread.depth + 1) return;
   thread.opaque_depth = 0;
-  if (thread.silenced) {
-    thread.silenced = false;
-    at::enableRecordFunction(true);
-  } else if (thread.pending.op != nullptr) {
-    thread.pending.op->calls_inside = thread.inside;
-  }
   if (Observer* observer = observer_of(thread)) {
     guarded(thread, *observer, "after an operator", [&] { observer->end(thread, fn); });
   }
@@ -1180,7 +1169,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
 Observer* observed_by(PyObject* self) {
   auto* observer = static_cast<Observer*>(PyLong_AsVoidPtr(self));
   Thread& thread = this_thread();
-  return thread.observer == observer && observer_of(thread) != nullptr ? observer : nullptr;
+  const bool is_ours = thread.observer == observer && !thread.busy && observer_of(thread) != nullptr;
+  return is_ours ? observer : nullptr;
 }
 
 PyObject* on_enter_module(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -1259,7 +1249,6 @@ EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper
 EXPORT void tt_start(Observer* observer, Session* session) {
   only_observer.store(observers_active.fetch_add(1) == 0 ? observer : nullptr);
   using at::RecordScope;
-  this_thread().alone = !at::hasGlobalCallbacks() && !at::hasThreadLocalCallbacks();
   session->callback = at::addThreadLocalCallback(
       at::RecordFunctionCallback(on_start, on_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
 }
@@ -1270,7 +1259,7 @@ EXPORT void tt_stop(Observer* observer, Session* session) {
   only_observer.store(nullptr);
   Thread& thread = this_thread();
   Busy busy(thread);
-  const auto hold = locked(*observer);
+  std::lock_guard<SpinLock> hold(observer->lock);
   try {
     observer->flush();
   } catch (const std::exception& error) {
@@ -1304,7 +1293,8 @@ EXPORT Scope* tt_scope(Observer* observer) { return &observer->scope; }
 
 // An optimizer steps in this frame, or (None) no optimizer steps any more.
 EXPORT void tt_step_in_frame(Observer* observer, PyObject* frame) {
-  observer->optimizer_frame = PyFrame_Check(frame) ? frame_of(frame) : nullptr;
+  observer->optimizer_frame = PyFrame_Check(frame) ? frame : nullptr;
+  observer->optimizer_place = PyFrame_Check(frame) ? frame_of(frame) : nullptr;
 }
 
 EXPORT int tt_next(Observer* observer, int scope, int label) {
@@ -1351,7 +1341,7 @@ EXPORT void tt_node_changed(Observer* observer, int node) { observer->node_chang
 
 // From any thread: hands over what a run has gathered, in case it hangs. Does nothing if its thread is at it itself.
 EXPORT void tt_flush(Observer* observer, int64_t run) {
-  std::unique_lock<std::recursive_mutex> hold(observer->lock, std::try_to_lock);
+  std::unique_lock<SpinLock> hold(observer->lock, std::try_to_lock);
   if (!hold.owns_lock() || int64_t(observer->run.id) != run || observer->run.plan == nullptr) return;
   try {
     observer->flush();

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensortap.ops.debug_ops import DebugIdentity, DebugNumericSummary, DebugOp
+from tensortap.ops.dtypes import CODES, HALF_COMPLEX
 from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch, RecordKey
 from tensortap.watch.pattern import dtype_of
 
@@ -20,6 +21,10 @@ __all__ = ["NativePlan"]
 _BY_PYTHON = (-1, 0)
 _SUMMARY, _COPY = 0, 1
 _SMALL = 1 << 20
+
+
+def _is_recorded_as_it_is(dtype: str) -> bool:
+    return dtype in CODES and dtype not in HALF_COMPLEX
 
 
 class NativePlan:
@@ -54,6 +59,8 @@ class NativePlan:
         taps: list[int] = []
         for op, positions in wanted:
             if type(op) not in (DebugNumericSummary, DebugIdentity):
+                return _BY_PYTHON
+            if type(op) is DebugIdentity and not _is_recorded_as_it_is(dtype_of(node, slot)):
                 return _BY_PYTHON
             lane = self._lanes.get((op, positions))
             if lane is None:

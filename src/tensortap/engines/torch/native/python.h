@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstring>
 #include <stdexcept>
@@ -29,6 +30,8 @@ class WithPython {
  private:
   PyGILState_STATE state_;
   PyObject *type_, *value_, *traceback_;
+  // What Python does with tensors must not become part of anybody's autograd graph.
+  c10::impl::ExcludeDispatchKeyGuard below_autograd_{c10::autograd_dispatch_keyset_with_ADInplaceOrView};
 };
 
 // The text of the exception that is set, which is cleared.
