@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -30,19 +31,23 @@ def hostile(program: Callable[[], None]) -> Callable[[], None]:
 # The kernel
 
 _SIZES = {
-    **{
-        "bool": 1,
-        "int8": 1,
-        "uint8": 1,
-        "int16": 2,
-        "uint16": 2,
-        "int32": 4,
-        "uint32": 4,
-        "int64": 8,
-        "uint64": 8,
-    },
-    **{"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex32": 4, "bcomplex32": 4},
-    **{"complex64": 8, "complex128": 16},
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex32": 4,
+    "bcomplex32": 4,
+    "complex64": 8,
+    "complex128": 16,
 }
 _COUNTS = [*range(18), 31, 33, 63, 64, 65, 71, 127, 128, 2047, 2048, 2049, 2111, 2112, 2113, 4161, 5000]
 _ODD = [  # no element, or so many that products of them overflow
@@ -167,12 +172,13 @@ def zoo() -> None:
 @hostile
 def callbacks_that_fail_now_and_then() -> None:
     """Each question to Python fails once, early or late; memory may run out anywhere."""
+    from tensortap.engines.torch.native.build import SOURCE
     from tensortap.engines.torch.native.decoder import Decoder
     from tests.torch_engine.zoo import ZOO
 
-    asked = [name for name, value in vars(Decoder).items() if callable(value) and not name.startswith("_")]
-    asked = [name for name in asked if name not in ("recording", "fault", "plan_for")]
-    for name in asked:
+    asked = set(re.findall(r'CallMethod\(decoder_, "(\w+)"', SOURCE.read_text())) - {"fault"}
+    assert asked
+    for name in sorted(asked):
         real = getattr(Decoder, name)
         for when in (1, 2, 5, 20):
             left = [when]
@@ -247,16 +253,20 @@ def _forked_work() -> tuple[Any, Any]:
     """A step that leaves an op running in a thread of PyTorch, and the list that gets to know it."""
     import torch
 
-    # Compiled from text: TorchScript wants to read the source of what it compiles.
-    unit = torch.jit.CompilationUnit("def slow(x):\n    return torch.mm(x, x)\n")
-    script = "def launch(x):\n    return torch.jit.fork(slow, x)\n"
-    unit.define(script)
+    @torch.jit.script
+    def slow(x):  # type: ignore[no-untyped-def]
+        return torch.mm(x, x)
+
+    @torch.jit.script
+    def launch(x):  # type: ignore[no-untyped-def]
+        return torch.jit.fork(slow, x)
+
     big, running = torch.randn(4000, 4000), []
 
     def step(x: torch.Tensor) -> dict[str, Any]:
         for _ in range(200):
             x = x + 1
-        running.append(unit.launch(big))
+        running.append(launch(big))
         time.sleep(0.5)
         return {"x": x}
 
@@ -365,7 +375,7 @@ def a_session_inside_an_op() -> None:
     inner = _session(lambda x: {"y": (x * 2 + 1).sin().cos()})
     seen = []
 
-    @torch.library.custom_op("sanitize::nest", mutates_args=())
+    @torch.library.custom_op("sanitize::nest", mutates_args=(), schema="(Tensor x) -> Tensor")
     def nest(x: torch.Tensor) -> torch.Tensor:
         metadata = RunMetadata()
         result = inner.run(None, {"x": x}, _tap(), run_metadata=metadata)["y"]
@@ -467,6 +477,40 @@ def a_fork_that_returns_through_the_session() -> None:
         if child == 0:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@hostile
+def a_fork_while_records_are_handed_over() -> None:
+    """The writer's thread is at it when the program forks; the child has no such thread and goes on."""
+    import torch
+
+    from tensortap.engines.torch.native.decoder import Decoder
+
+    real = Decoder.flush
+
+    def flush(self: Any, *args: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            time.sleep(1)
+        real(self, *args)
+
+    def step(x: torch.Tensor) -> dict[str, Any]:
+        y = x + 1
+        assert begun.wait(10), "records are not handed over by the writer"
+        child = os.fork()
+        return {"y": y * 2, "child": child}
+
+    begun = threading.Event()
+    Decoder.flush = flush  # type: ignore[method-assign]
+    child = _session(step).run(None, {"x": torch.ones(3)}, _watch("DebugNumericSummary"))["child"]
+    if child == 0:
+        os._exit(0)
+    for _ in range(100):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    raise AssertionError("the child hangs")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ has() { [[ " ${steps[*]} " == *" $1 "* ]]; }
 check() {
     local name=$1 log="$work/logs/$1.log" code=0 reports
     shift
-    printf '  %-44s' "$name"
+    printf '  %-50s' "$name"
     timeout "${LIMIT:-1800}" "$@" >"$log" 2>&1 || code=$?
     # Of each report what it is, and the first frame in our code.
     reports=$(grep -E 'ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed' "$log" | sort | uniq -c | head -20 || true)

@@ -242,8 +242,8 @@ GROWTH = """
             session.run(None, {"x": torch.ones(rows, 8)}, options)
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
-    before = run(warm)
-    print((run(steps) - before) / steps)
+    sizes = [run(warm), *(run(steps) for _ in range(5))]
+    print(min(after - before for before, after in zip(sizes, sizes[1:])) / steps)
     assert inner.faults == 0
     session.close()
 """
@@ -251,10 +251,11 @@ GROWTH = """
 
 @pytest.mark.parametrize("kind", ["watched", "changing"])
 def test_memory_does_not_grow_over_watched_steps(kind, tmp_path):
-    warm, steps = (1000, 5000) if SLOW else (100, 300)
+    """What leaks grows all the time; pools and caches grow now and then until they have what they need."""
+    warm, steps = (1000, 1000) if SLOW else (100, 80)
     done = python(GROWTH, kind, warm, steps, tmp_path / "dump")
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < (400 if SLOW else 4096), "bytes a step"
+    assert float(done.stdout) < (200 if SLOW else 1024), "bytes a step"
 
 
 def test_no_tensor_of_the_step_outlives_it(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -466,3 +467,45 @@ def test_compiling_for_the_first_time_inside_a_watched_run():
     """)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip().endswith("True"), done.stderr
+
+
+def test_a_step_that_refers_to_its_own_session():
+    def step(x):
+        return {"y": x, "step": session.global_step}
+
+    session = tt.torch.Session(step)
+    assert session.run("step", {"x": torch.ones(1)}) == 0
+
+
+def test_inputs_of_a_step_are_let_go_without_a_garbage_collection():
+    alive = []
+    session = tt.torch.Session(lambda x: alive.append(weakref.ref(x)))
+    gc.disable()
+    try:
+        session.run(None, {"x": torch.ones(2)})
+        assert alive[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_an_interrupt_in_the_middle_of_our_own_work_reaches_the_program(tmp_path):
+    """Ctrl-C may arrive while we decode what is new, inside of an op."""
+    model = nn.Linear(16, 16)
+
+    def step(x):
+        for _ in range(400):
+            x = model(x).tanh()
+        x.sum().backward()
+
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for tenths in range(6):
+            session = tt.torch.Session(step, modules={"model": model}, optimizers={})
+            signal.setitimer(signal.ITIMER_REAL, 0.02 + tenths * 0.01)
+            with pytest.raises(KeyboardInterrupt):
+                for _ in range(1000):
+                    session.run(None, {"x": torch.randn(2, 16)}, tt.RunOptions(output_partition_graphs=True))
+                    session = tt.torch.Session(step, modules={"model": model}, optimizers={})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)

@@ -8,6 +8,7 @@ import re
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -157,9 +158,7 @@ def discover(step: Callable[..., Any]) -> Program:
     if not isinstance(function, types.FunctionType):
         owner, function = function, vars(type(function)).get("__call__")
     if isinstance(function, types.FunctionType):
-        variables = inspect.getclosurevars(function)
-        found.update(variables.globals)
-        found.update(variables.nonlocals)
+        found.update(_variables_of(function))
     if owner is not None and not isinstance(owner, (nn.Module, types.ModuleType)):
         found.update(getattr(owner, "__dict__", {}))
     modules: dict[str, nn.Module] = {}
@@ -173,6 +172,19 @@ def discover(step: Callable[..., Any]) -> Program:
         elif _is_stateful(value):
             extras[name] = value
     return Program(modules, optimizers, extras)
+
+
+def _variables_of(function: types.FunctionType) -> dict[str, Any]:
+    """The variables from outside that a function refers to, as far as they have a value already."""
+    found = {
+        name: function.__globals__[name]
+        for name in function.__code__.co_names
+        if name in function.__globals__
+    }
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # bound later, such as the session itself
+            found[name] = cell.cell_contents
+    return found
 
 
 def _is_stateful(value: Any) -> bool:

@@ -70,50 +70,62 @@ class Request:
 
     def values(self, session: EngineSession, result: Any, seen: Observation) -> Any:
         """What the fetches stand for after the run."""
-        returned = as_mapping(result)
+        outcome = _Outcome(self, session, result, as_mapping(result), seen)
+        return map_leaves(outcome.value_of, self.fetches)
 
-        def value_of(item: Any) -> Any:
-            if item is None:
-                return result
-            if isinstance(item, str) and item in returned:
-                return fetched(returned[item])
-            name = _tensor_name(session, item, tuple(self.arguments))
-            if name in seen.without_data:
-                raise UnknownTensorError(f"{name!r} had no data in this run: its memory had been freed.")
-            if name in seen.captured:
-                return to_numpy(seen.captured[name])
-            argument = self.arguments.get(name.removesuffix(":0"))
-            if argument is not None:
-                return fetched(argument)
-            derived = session.graph.derived(split_tensor_name(name)[0])
-            if derived is not None:
-                return to_numpy(_derive(derived.node, derived.function, live_value_of))
-            if name == GLOBAL_STEP:
-                # Within a run it is the step before the run, whatever has been counted since.
-                return np.int64(session.global_step if self.step is None else self.step)
-            state = session.read_state(name)
-            if state is not None:
-                return state
-            hint = _suggest(str(item), session.graph, session.result_keys or ())
-            if not session.graph.known:
-                hint += f" If {item!r} is an op, write {name!r}, so that the run is traced."
-            raise UnknownTensorError(f"The step returned no {item!r} and made no such tensor.{hint}")
 
-        def live_value_of(name: str) -> Any:
-            """An input of a derived node: a tensor where there is one."""
-            if name in seen.captured:
-                return seen.captured[name]
-            derived = session.graph.derived(split_tensor_name(name)[0])
-            if derived is not None:
-                return _derive(derived.node, derived.function, live_value_of)
-            plain = name.removesuffix(":0")
-            for values in (returned, self.arguments):
-                if plain in values:
-                    value = values[plain]
-                    return value.detach() if isinstance(value, torch.Tensor) else value
-            return torch.as_tensor(value_of(name))
+@dataclass
+class _Outcome:
+    """What a run has left behind, for fetches to pick from."""
 
-        return map_leaves(value_of, self.fetches)
+    request: Request
+    session: EngineSession
+    result: Any
+    returned: Mapping[str, Any]
+    seen: Observation
+
+    def value_of(self, item: Any) -> Any:
+        """What one fetch stands for."""
+        session, seen, arguments = self.session, self.seen, self.request.arguments
+        if item is None:
+            return self.result
+        if isinstance(item, str) and item in self.returned:
+            return fetched(self.returned[item])
+        name = _tensor_name(session, item, tuple(arguments))
+        if name in seen.without_data:
+            raise UnknownTensorError(f"{name!r} had no data in this run: its memory had been freed.")
+        if name in seen.captured:
+            return to_numpy(seen.captured[name])
+        argument = arguments.get(name.removesuffix(":0"))
+        if argument is not None:
+            return fetched(argument)
+        derived = session.graph.derived(split_tensor_name(name)[0])
+        if derived is not None:
+            return to_numpy(_derive(derived.node, derived.function, self.live_value_of))
+        if name == GLOBAL_STEP:
+            # Within a run it is the step before the run, whatever has been counted since.
+            return np.int64(session.global_step if self.request.step is None else self.request.step)
+        state = session.read_state(name)
+        if state is not None:
+            return state
+        hint = _suggest(str(item), session.graph, session.result_keys or ())
+        if not session.graph.known:
+            hint += f" If {item!r} is an op, write {name!r}, so that the run is traced."
+        raise UnknownTensorError(f"The step returned no {item!r} and made no such tensor.{hint}")
+
+    def live_value_of(self, name: str) -> Any:
+        """An input of a derived node: a tensor where there is one."""
+        if name in self.seen.captured:
+            return self.seen.captured[name]
+        derived = self.session.graph.derived(split_tensor_name(name)[0])
+        if derived is not None:
+            return _derive(derived.node, derived.function, self.live_value_of)
+        plain = name.removesuffix(":0")
+        for values in (self.returned, self.request.arguments):
+            if plain in values:
+                value = values[plain]
+                return value.detach() if isinstance(value, torch.Tensor) else value
+        return torch.as_tensor(self.value_of(name))
 
 
 def resolve(

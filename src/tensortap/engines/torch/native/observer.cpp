@@ -1135,6 +1135,7 @@ void guarded(Thread& thread, Observer& observer, const char* where, Work work) {
   std::lock_guard<SpinLock> hold(observer.lock);
   try {
     work();
+  } catch (const Interrupted&) {
   } catch (const std::exception& error) {
     observer.fault(where, error.what());
   } catch (...) {
@@ -1262,6 +1263,7 @@ EXPORT void tt_stop(Observer* observer, Session* session) {
   std::lock_guard<SpinLock> hold(observer->lock);
   try {
     observer->flush();
+  } catch (const Interrupted&) {
   } catch (const std::exception& error) {
     observer->fault("handing over the last records", error.what());
   }
@@ -1345,6 +1347,7 @@ EXPORT void tt_flush(Observer* observer, int64_t run) {
   if (!hold.owns_lock() || int64_t(observer->run.id) != run || observer->run.plan == nullptr) return;
   try {
     observer->flush();
+  } catch (const Interrupted&) {
   } catch (const std::exception& error) {
     observer->fault("handing over records", error.what());
   }

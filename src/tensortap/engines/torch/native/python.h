@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -34,11 +35,28 @@ class WithPython {
   c10::impl::ExcludeDispatchKeyGuard below_autograd_{c10::autograd_dispatch_keyset_with_ADInplaceOrView};
 };
 
+// Thrown when a signal handler has raised in the middle of our work, such as Ctrl-C. That is for the program.
+struct Interrupted : std::exception {};
+
+inline int raise_later(void* exception) {
+  auto* value = static_cast<PyObject*>(exception);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value)), value);
+  Py_DECREF(value);
+  return -1;
+}
+
 // The text of the exception that is set, which is cleared.
 inline std::string current_error() {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
+  if (value != nullptr && !PyErr_GivenExceptionMatches(value, PyExc_Exception)) {
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    // The interpreter raises it as soon as it executes the program's own code again.
+    if (Py_AddPendingCall(raise_later, value) != 0) Py_DECREF(value);
+    throw Interrupted();
+  }
   std::string text = "a callback failed";
   PyObject* shown = value == nullptr ? nullptr : PyObject_Repr(value);
   const char* characters = shown == nullptr ? nullptr : PyUnicode_AsUTF8(shown);
