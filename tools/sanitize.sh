@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the native code under the compiler's sanitizers and says what they found.
 #
-#   bash tools/sanitize.sh                  everything, about ten minutes
+#   bash tools/sanitize.sh                  everything, about a quarter of an hour
 #   bash tools/sanitize.sh kernel hostile   some of it
 #
 #   warnings   compiles the kernel (native/*.c) and the observer (engines/torch/native) with all warnings
@@ -18,6 +18,7 @@
 #   detect_leaks=0          both keep memory until the process ends
 #   detect_odr_violation=0  libraries of PyTorch define the same symbols
 #   alloc_dealloc_mismatch=0  they also free across their own allocators
+#   allocator_may_return_null=1  there are tests of memory that cannot be had
 #   PYTHONMALLOC=malloc     every object in memory of its own, so that a use after its end is seen
 # libstdc++ is loaded first, as the sanitizer looks for its exceptions before PyTorch has brought it.
 set -euo pipefail
@@ -54,9 +55,9 @@ check() {
     local name=$1 log="$work/logs/$1.log" code=0 reports
     shift
     printf '  %-50s' "$name"
-    timeout "${LIMIT:-1800}" "$@" >"$log" 2>&1 || code=$?
+    { timeout "${LIMIT:-1800}" "$@" >"$log" 2>&1 || code=$?; } 2>/dev/null
     # Of each report what it is, and the first frame in our code.
-    reports=$(grep -E 'ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed' "$log" | sort | uniq -c | head -20 || true)
+    reports=$(grep -E 'ERROR: AddressSanitizer:|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed' "$log" | sort | uniq -c | head -20 || true)
     if [ $code -eq 0 ] && [ -z "$reports" ]; then
         echo "clean"
         return
@@ -65,16 +66,16 @@ check() {
     if [ $code -eq 124 ]; then echo "HANGS"; elif [ -n "$reports" ]; then echo "REPORTS"; else echo "FAILED (exit code $code)"; fi
     if [ -n "$reports" ]; then
         sed 's/^/      /' <<<"$reports" | cut -c1-200
-        grep -E '^ +#[0-9]+ .*(/native/[a-z]+\.(c|inc|cpp|h)|'"$work"')' "$log" | head -4 | cut -c1-200 | sed 's/^/    /' || true
+        grep -E '^ +#[0-9]+ .*([ /]native/[a-z0-9]+\.(c|inc|cpp|h)|'"$work"')' "$log" | head -4 | cut -c1-200 | sed 's/^/    /' || true
     else
-        tail -5 "$log" | cut -c1-200 | sed 's/^/      /'
+        { grep -E '(error|Error|FAILED)[: ]' "$log" || tail -5 "$log"; } | sort -u | head -8 | cut -c1-200 | sed 's/^/      /' || true
     fi
 }
 
 # In front of a command: the sanitized libraries in place of the real ones.
 sanitized=(
     env LD_PRELOAD="$("$cc" -print-file-name=libasan.so) $("$cc" -print-file-name=libubsan.so) $("$cxx" -print-file-name=libstdc++.so.6)"
-    ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:alloc_dealloc_mismatch=0
+    ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1
     UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc PYTHONPATH="$work/tree/src:$work/tree"
     OMP_NUM_THREADS=1 TENSORTAP_CACHE_DIR="$work/cache" TENSORTAP_INTERCEPTOR=native
 )
@@ -104,7 +105,7 @@ fi
 if has kernel; then
     echo "The kernel, with ASan and UBSan:"
     check kernel-exact-memory "${sanitized[@]}" "$python" sanitize.py kernel
-    check kernel-tests "${sanitized[@]}" "$python" -m pytest -p no:cacheprovider -o timeout=0 tests/ops \
+    check kernel-tests "${sanitized[@]}" "$python" -m pytest -p no:cacheprovider --capture=sys -o timeout=0 tests/ops \
         --ignore tests/ops/test_tensorflow.py --deselect tests/ops/test_kernel.py::test_a_large_summary_is_fast
 fi
 
@@ -165,7 +166,7 @@ fi
 if has observer; then
     echo "The observer, with ASan and UBSan:"
     check observer-zoo "${sanitized[@]}" "$python" sanitize.py zoo
-    check observer-tests "${sanitized[@]}" "$python" -m pytest -p no:cacheprovider -o timeout=0 -k native \
+    check observer-tests "${sanitized[@]}" "$python" -m pytest -p no:cacheprovider --capture=sys -o timeout=0 -k native \
         tests/torch_engine/test_capture.py tests/torch_engine/test_faults.py tests/torch_engine/test_watching.py
 fi
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["Op", "dtype_by_number", "op_of"]
+__all__ = ["UNINITIALISED", "Op", "dtype_by_number", "op_of"]
 
 # These return their input as it is (autograd makes them by itself, and not under every interceptor), so
 # they are no new values and no nodes.
@@ -20,6 +20,15 @@ _UNDECLARED_WRITES = {
     "aten::cudnn_batch_norm": ("running_mean", "running_var"),
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
 }
+
+UNINITIALISED = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized"),
+        *("new_empty", "new_empty_strided", "resize_", "resize_as_"),
+    )
+)
+"""Ops whose output is memory as it was found: what it holds means nothing."""
 
 # By identity, because operators hash themselves in Python; each Op keeps its operator alive.
 _ops: dict[int, Op] = {}

@@ -17,6 +17,7 @@ import torch
 
 from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries, is_plain
 from tensortap.engines.torch.reduce import DeviceSummaries
+from tensortap.engines.torch.schema import UNINITIALISED
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops.debug_ops import DebugNumericSummary
 from tensortap.ops.view import TensorView
@@ -57,12 +58,13 @@ class Watching:
         return self._publisher
 
     def wants(self, node: Node, slot: int) -> Wanted | None:
-        """What to do with an output; None for nothing."""
-        return self._wants(node, slot)
+        """What to do with an output; None for nothing. What nobody has written yet is neither good nor bad."""
+        wanted = self._wants(node, slot)
+        return None if node.op_type in UNINITIALISED else wanted
 
     def tap(self, node: Node, slot: int, tensor: torch.Tensor) -> None:
         """Called for every tensor of the run."""
-        wanted = self._wants(node, slot)
+        wanted = self.wants(node, slot)
         if wanted is None:
             return
         if is_elsewhere(tensor):

@@ -292,9 +292,10 @@ class Decoder:
         """Make a source known, to become a node when it is first used."""
         entry = self._source_entries.get(node.name)
         if entry is None:
-            entry = self._source_entries[node.name] = self.library.tt_reserve_entry(self.handle)
-            self._entries.append(Entry(node.name))
+            entry = self.library.tt_reserve_entry(self.handle)
+            self._entries[entry:] = [Entry(node.name)]
             self._source_nodes[node.name] = self._keep(-1, node)
+            self._source_entries[node.name] = entry
         number = self._source_nodes[node.name]
         if self._nodes[number] is not node:
             self._keep(number, node)
@@ -326,9 +327,11 @@ class Decoder:
         """Whose code it is."""
         return source.kind_of(code)
 
-    def new_entry(self, scope: int, label: int, number: int) -> None:
-        """Name the next entry."""
-        self._entries.append(self._names.entry(self._scope_names[scope], self._label_names[label], number))
+    def new_entry(self, entry: int, scope: int, label: int, number: int) -> None:
+        """Name a new entry. (Placed by its number: an interrupt may have come between two of them.)"""
+        self._entries[entry:] = [
+            self._names.entry(self._scope_names[scope], self._label_names[label], number)
+        ]
 
     def inner_scope(self, entry: int) -> int:
         """The scope of what an op brings along: constants, hidden views."""

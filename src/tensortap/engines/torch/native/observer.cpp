@@ -65,6 +65,7 @@ struct Operator {
   std::vector<uint8_t> written;   // by argument
   std::optional<c10::OperatorHandle> handle;
   bool is_built_in = false;
+  size_t argument_count = 0, return_count = 0;
   uint64_t last_keys = 0;
   bool last_descends = false;
 };
@@ -240,7 +241,9 @@ class Observer {
     }
     Operator* op = operator_of(fn);
     if (op == nullptr || op->transparent) return;
-    const auto arguments = fn.inputs();
+    // A call from TorchScript brings the whole stack; the arguments are at its end.
+    auto arguments = fn.inputs();
+    if (arguments.size() > op->argument_count) arguments = arguments.slice(arguments.size() - op->argument_count);
     Pending& call = thread.pending;
     call.valid = false;
     const auto local = c10::impl::tls_local_dispatch_key_set();
@@ -301,7 +304,10 @@ class Observer {
     }
     Operator& op = *call.op;
     outputs_.clear();
-    for (const auto& value : fn.outputs()) collect(value);
+    const auto& results = fn.outputs();
+    for (size_t i = results.size() > op.return_count ? results.size() - op.return_count : 0; i < results.size(); ++i) {
+      collect(results[i]);
+    }
     const size_t returned = outputs_.size();
     for (const auto& tensor : call.kept) {
       bool known = false;
@@ -391,7 +397,7 @@ class Observer {
   int32_t next(int32_t where, int32_t label) {
     const uint64_t key = (uint64_t(uint32_t(where)) << 32) | uint32_t(label);
     // Most often it is the one that followed in the last run too, and close to the last one in memory.
-    const size_t position = run.position++;
+    const size_t position = run.position;
     if (position < sequence_.size()) {
       const Entry& expected = entries_[sequence_[position]];
       Family& family = families_[expected.family];
@@ -399,15 +405,14 @@ class Observer {
       if (family.key == key && expected.number == count) {
         family.run = run.id;
         family.count = count + 1;
+        run.position = position + 1;
         return sequence_[position];
       }
     }
-    const int32_t entry = look_up(key, where, label);
-    if (position == sequence_.size()) {
-      sequence_.push_back(entry);
-    } else {
-      sequence_[position] = entry;
-    }
+    const int32_t entry = look_up(key, where, label);  // may throw, and then this position is still free
+    if (position >= sequence_.size()) sequence_.resize(position + 1, entry);
+    sequence_[position] = entry;
+    run.position = position + 1;
     return entry;
   }
 
@@ -504,7 +509,7 @@ class Observer {
     if (number == family.entries.size()) {
       {
         WithPython python;
-        Object(PyObject_CallMethod(decoder_, "new_entry", "iiI", where, label, number));
+        Object(PyObject_CallMethod(decoder_, "new_entry", "iiiI", int(entries_.size()), where, label, number));
       }
       families_[which].entries.push_back(int32_t(entries_.size()));
       entries_.emplace_back();
@@ -541,7 +546,8 @@ class Observer {
     if (op->handle.has_value()) {
       op->is_built_in = name.compare(0, 6, "aten::") == 0;
       op->has_composite = op->handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-      const size_t arguments = op->handle->schema().arguments().size();
+      const size_t arguments = op->argument_count = op->handle->schema().arguments().size();
+      op->return_count = op->handle->schema().returns().size();
       WithPython python;
       Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name.c_str(), overload.c_str()));
       int transparent, is_view, keeps_written;
