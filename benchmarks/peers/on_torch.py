@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import os
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import count
@@ -13,7 +13,6 @@ from peers import (
     HEALTH,
     VALUES,
     Call,
-    NotAvailable,
     Peer,
     Watching,
     empty_folder,
@@ -42,23 +41,9 @@ def open_tensortap(workload: Workload, stack: ExitStack, variant: str, intercept
     """A variant of overhead.py, with the interceptor chosen."""
     import overhead
 
-    import tensortap as tt
     from tensortap.reader import DebugDumpDir
 
-    chosen = {"interceptor": interceptor}
-    if "interceptor" not in inspect.signature(tt.torch.Session).parameters:
-        if interceptor != "dispatch":
-            raise NotAvailable("this tensortap has no choice of interceptor, only the dispatch mode")
-        chosen = {}
-
-    def open_session(workload: Workload, stack: ExitStack) -> Any:
-        return stack.enter_context(
-            tt.torch.Session(
-                workload.step, modules=workload.modules, optimizers=workload.optimizers, **chosen
-            )
-        )
-
-    with mock.patch.object(overhead, "open_session", open_session):
+    with mock.patch.dict(os.environ, TENSORTAP_INTERCEPTOR=interceptor):  # read when a session is made
         call = overhead.VARIANTS[variant](workload, stack)
     cleaner = overhead.CLEANERS[-1]
 
