@@ -55,7 +55,7 @@ check() {
     local name=$1 log="$work/logs/$1.log" code=0 reports
     shift
     printf '  %-50s' "$name"
-    { timeout "${LIMIT:-1800}" "$@" >"$log" 2>&1 || code=$?; } 2>/dev/null
+    { timeout --foreground -k 10 "${LIMIT:-1800}" "$@" </dev/null >"$log" 2>&1 || code=$?; } 2>/dev/null
     # Of each report what it is, and the first frame in our code.
     reports=$(grep -E 'ERROR: AddressSanitizer:|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed' "$log" | sort | uniq -c | head -20 || true)
     if [ $code -eq 0 ] && [ -z "$reports" ]; then
