@@ -363,6 +363,22 @@ def test_a_run_that_wants_values_is_executed_eagerly(caplog):
     assert session.run("model/head/addmm:0", tokens(1)).shape == (12, 10)
 
 
+def test_another_step_of_the_program_is_observed_natively_after_its_first_run(monkeypatch):
+    monkeypatch.setenv("TENSORTAP_INTERCEPTOR", "native")
+    parts = {"eager": nn.Linear(4, 2), "compiled": torch.compile(nn.Linear(4, 2), backend=compiled.inductor)}
+    modes = []
+
+    def step(x, part):
+        modes.append(torch._C._len_torch_dispatch_stack())
+        return {"loss": parts[part](x).sum()}
+
+    session = tt.torch.Session(step, modules=parts)
+    for part in ("eager", "eager", "compiled", "compiled", "compiled"):
+        seen = Watched(session, {"x": torch.ones(3, 4), "part": part})
+        assert f"{part}/addmm:0" in seen.rows
+    assert modes == [1, 0, 0, 1, 1], "no dispatch mode, once it is known to be of no use here"
+
+
 def test_a_monitored_loop_is_seen_inside_too():
     model = torch.compile(nn.Linear(4, 2), backend=compiled.inductor)
     options = tt.RunOptions()

@@ -57,6 +57,7 @@ class EngineSession:
         self._interceptors = Interceptors(interceptor)
         self._per_thread = threading.local()
         self._said_compiled = False
+        self._nothing_compiled = False  # until a run has shown it
         self._watched_runs = 0
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
@@ -174,7 +175,7 @@ class EngineSession:
                             watching.finish(self._graph.settled(seen.nodes), error)
                         except Exception:  # ours, and no reason to lose the user's step
                             seen.fault("finishing the watches of a run")
-                self._after_observing(seen)
+                self._after_observing(plan, seen)
             with self._lock:
                 self._global_step += 1
 
@@ -232,6 +233,7 @@ class EngineSession:
         """Whether compiled functions can make all that a run wants of them, in a program that asked for it."""
         return (
             "tensortap.engines.torch.compiled" in sys.modules
+            and not self._nothing_compiled
             and watching is not None
             and watching.publisher.takes_summaries_only
             and not (request.captures or request.feeds or options.taps or options.timeout_in_ms > 0)
@@ -245,9 +247,13 @@ class EngineSession:
             table = self._per_thread.names = NameTable()
         return table
 
-    def _after_observing(self, seen: Observation) -> None:
+    def _after_observing(self, plan: RunPlan, seen: Observation) -> None:
         self.faults += seen.faults
         self._graph.known = True
+        if plan.stays_compiled:  # some other step of the program may be the compiled one
+            self._nothing_compiled = not seen.stayed_compiled
+        elif seen.ran_compiled:
+            self._nothing_compiled = False
         if seen.ran_compiled and not self._said_compiled:
             self._said_compiled = True
             log.warning(

@@ -74,6 +74,7 @@ class Observation:
         without_data: tensors whose memory had been freed when they were made.
         failed: the exception an op raised and the node it would have been.
         ran_compiled: a compiled function was executed eagerly so that it could be seen.
+        stayed_compiled: a compiled function made its summaries itself.
         faults: how many times observing itself failed; the program went on unharmed.
     """
 
@@ -83,6 +84,7 @@ class Observation:
     without_data: set[str] = field(default_factory=set)
     failed: tuple[BaseException, Node] | None = None
     ran_compiled: bool = False
+    stayed_compiled: bool = False
     faults: int = 0
 
     def fault(self, where: str) -> None:

@@ -87,6 +87,7 @@ class GraphTaps:
 
     def before(self, graph: TappedGraph, inputs: Sequence[Any]) -> _Execution | None:
         """Name the operators, and the inputs while they still have the values they come with."""
+        self._observation.stayed_compiled = True
         try:
             return self._begin(graph, inputs)
         except Exception:
