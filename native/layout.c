@@ -8,14 +8,16 @@ void layout_normalise(Layout *l) {
     int rank = 0;
     l->count = 1;
     l->repeat = 1.0;
-    for (int i = 0; i < l->rank; i++) {
-        int64_t size = l->size[i], stride = l->stride[i];
-        if (size == 0) {
+    for (int i = 0; i < l->rank; i++) { /* first of all: the other sizes of an empty tensor can be anything */
+        if (l->size[i] == 0) {
             l->count = 0;
             l->rank = 0;
             l->contiguous = 1;
             return;
         }
+    }
+    for (int i = 0; i < l->rank; i++) {
+        int64_t size = l->size[i], stride = l->stride[i];
         if (size == 1) continue;
         if (stride == 0) {
             l->repeat *= (double)size;

@@ -70,7 +70,7 @@ static int read_tensor(PyObject *const *args, Layout *l, int *dtype) {
             PyErr_Format(PyExc_ValueError, "dimension %zd has the size %lld", i, (long long)l->size[i]);
             return -1;
         }
-        l->stride[i] = stride * itemsize;
+        l->stride[i] = (int64_t)((uint64_t)stride * (uint64_t)itemsize); /* an empty tensor may have any strides */
     }
     return 0;
 }

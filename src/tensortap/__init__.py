@@ -42,9 +42,13 @@ from tensortap.run.training import MonitoredTrainingSession
 if TYPE_CHECKING:
     from tensortap import torch
     from tensortap.debug.dumping import DumpingDebugWrapperSession
-    from tensortap.debug.hooks import DumpingDebugHook
+    from tensortap.debug.grpc import GrpcDebugWrapperSession, TensorBoardDebugWrapperSession
+    from tensortap.debug.hooks import DumpingDebugHook, GrpcDebugHook, TensorBoardDebugHook
+    from tensortap.profile.hook import ProfilerHook
+    from tensortap.profile.timeline import Timeline
     from tensortap.sink.budget import Budget
     from tensortap.sink.retention import Retention
+    from tensortap.sink.sender import StreamOptions
     from tensortap.watch.match import add_debug_tensor_watch, watch_graph, watch_graph_with_denylists
     from tensortap.watch.options import WatchOptions
 
@@ -65,6 +69,8 @@ __all__ = [
     "GlobalStepWaiterHook",
     "Graph",
     "GraphKeys",
+    "GrpcDebugHook",
+    "GrpcDebugWrapperSession",
     "LoggingTensorHook",
     "LooperThread",
     "MonitoredSession",
@@ -73,6 +79,7 @@ __all__ = [
     "NanTensorHook",
     "NeverTriggerTimer",
     "Node",
+    "ProfilerHook",
     "Retention",
     "RunMetadata",
     "RunOptions",
@@ -87,8 +94,12 @@ __all__ = [
     "SingularMonitoredSession",
     "StepCounterHook",
     "StopAtStepHook",
+    "StreamOptions",
     "SummarySaverHook",
+    "TensorBoardDebugHook",
+    "TensorBoardDebugWrapperSession",
     "TensorSpec",
+    "Timeline",
     "TraceLevel",
     "WatchOptions",
     "WorkerSessionCreator",
@@ -107,7 +118,14 @@ _LAZY = {
     "Budget": "tensortap.sink.budget",
     "DumpingDebugHook": "tensortap.debug.hooks",
     "DumpingDebugWrapperSession": "tensortap.debug.dumping",
+    "GrpcDebugHook": "tensortap.debug.hooks",
+    "GrpcDebugWrapperSession": "tensortap.debug.grpc",
+    "ProfilerHook": "tensortap.profile.hook",
     "Retention": "tensortap.sink.retention",
+    "StreamOptions": "tensortap.sink.sender",
+    "TensorBoardDebugHook": "tensortap.debug.hooks",
+    "TensorBoardDebugWrapperSession": "tensortap.debug.grpc",
+    "Timeline": "tensortap.profile.timeline",
     "WatchOptions": "tensortap.watch.options",
     "add_debug_tensor_watch": "tensortap.watch.match",
     "watch_graph": "tensortap.watch.match",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensortap.engines.options import DebugOptions, DebugTensorWatch
-from tensortap.errors import FailedPreconditionError, UnimplementedError
+from tensortap.errors import FailedPreconditionError
 from tensortap.ops.debug_ops import DebugNanCount
 from tensortap.ops.view import TensorView
 from tensortap.reader.dump_dir import DebugDumpDir
@@ -154,8 +154,8 @@ def test_watches_that_match_nothing_are_told_loudly_and_once(caplog):
 
 def test_what_cannot_be_opened_raises_before_the_step_runs():
     """D22."""
-    with pytest.raises(UnimplementedError, match=r"grpc://h:1.*file:// and memcbk:// only"):
-        play(VALUES, watch_all("grpc://h:1"))
+    with pytest.raises(ValueError, match=r"grpc://h.*needs a host and a port"):
+        play(VALUES, watch_all("grpc://h"))
     with pytest.raises(FailedPreconditionError, match="Nobody listens to memcbk:///unheard"):
         play(VALUES, watch_all("memcbk:///unheard"))
     with pytest.raises(ValueError, match="no debug URL"):

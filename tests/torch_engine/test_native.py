@@ -838,3 +838,29 @@ def test_records_are_those_of_the_dispatch_mode_byte_for_byte(dtype, tmp_path):
             assert value.tobytes() == tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), (
                 name
             )
+
+
+def test_large_tensors_are_summarised_by_all_threads_with_the_same_result(tmp_path):
+    values = torch.randn(700, 401, generator=torch.Generator().manual_seed(0)) * 3 + 5
+    bad = values.clone()
+    bad[0, 0], bad[300, 7], bad[699, 400] = float("inf"), float("nan"), float("-inf")
+    inputs = {"values": values, "bad": bad, "nothing": torch.full((700, 401), float("nan"))}
+    session = tt.torch.Session(lambda values, bad, nothing: {"sum": values.sum() + bad.sum() + nothing.sum()})
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2, 5):
+            torch.set_num_threads(number)
+            with dumping(session, tmp_path / str(number)) as watched:
+                watched.run(None, inputs)
+    finally:
+        torch.set_num_threads(threads)
+
+    def pills(number):
+        (run,) = SessionDir(tmp_path / str(number)).runs
+        found = DebugDumpDir(str(run.path))
+        return [found.get_tensors(name, 0, "DebugNumericSummary")[0] for name in inputs]
+
+    for number in (2, 5):
+        for one, many in zip(pills(1), pills(number), strict=True):
+            np.testing.assert_array_equal(many[:10], one[:10])
+            np.testing.assert_allclose(many, one, rtol=1e-12)

@@ -160,7 +160,7 @@ def tapped(tensors, *watches):
     publisher = Publisher(options.debug_options, sink.info, lambda url, info: sink)
     publisher.hand_over_batch = lambda batch, positions: batches.append((positions, batch))
     publisher.hand_over = lambda record, positions: pytest.fail("not in a batch")
-    run = watching.Watching(publisher)
+    run = watching.Watching(publisher, 0, {})
     for name, tensor in tensors.items():
         outputs = (tt.TensorSpec("float32", tuple(tensor.shape)),)
         run.tap(tt.Node(name, f"aten::{name}", outputs=outputs, device="/device:CPU:0"), 0, tensor)

@@ -1,7 +1,8 @@
 """The `tensortap` command: one module per command, assembled here.
 
 A command module has `HELP` (one line), `DESCRIPTION` (what --help teaches), `add_arguments(parser)` and
-`run(options) -> int`. Tables go to standard output, talk to standard error.
+`run(options) -> int`; or it returns a function, to be called with nothing of ours around it. Tables go to standard
+output, talk to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from tensortap.errors import TensortapError
 
 __all__ = ["main"]
 
-COMMANDS = ("ls", "show", "export", "build")
+COMMANDS = (
+    "build",
+    "export",
+    "ls",
+    "profile",
+    "ranks",
+    "run",
+    "serve",
+    "show",
+    "why",
+    "trace",
+)
+"""Names of the commands and of their modules; one per line, in the order of help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        return int(options.module.run(options))
+        outcome = options.module.run(options)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -36,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = error.args[0] if isinstance(error, LookupError) and error.args else error
         print(f"tensortap {options.command}: {text}", file=sys.stderr)
         return 2
+    # A command that starts a program gives it back: what that raises is not ours to catch.
+    return int(outcome() if callable(outcome) else outcome)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, SessionDir
 
-__all__ = ["add_run_arguments", "open_directory", "open_run", "print_json", "print_table", "say", "size_text"]
+__all__ = [
+    "add_run_arguments",
+    "checked_regex",
+    "open_directory",
+    "open_run",
+    "print_json",
+    "print_table",
+    "say",
+    "size_text",
+]
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +62,14 @@ def open_run(options: argparse.Namespace) -> DebugDumpDir:
             raise ValueError(f"{str(options.directory)!r} is a single run; leave out --run.")
         return found
     return found.run(-1 if options.run is None else options.run, task=options.task, validate=False)
+
+
+def checked_regex(text: str | None) -> re.Pattern[str] | None:
+    """A regular expression as a user typed it."""
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}.") from None
 
 
 def say(notices: Sequence[str]) -> None:

@@ -206,6 +206,10 @@ class Dumper:
                 makes_directory=makes_directory,
             )
 
+        return self._retained(open_file, info)
+
+    def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
+        """The sink of a run, which keeps it as retention says."""
         return open_file() if self.retention.keeps_all else RetainedSink(self._keeper, open_file)
 
 

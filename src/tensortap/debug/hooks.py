@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tensortap.debug.dumper import FLUSH_SECS, Dumper, check_limits, step_of
 from tensortap.debug.non_interactive import WatchFn, check_watch_fn
@@ -18,7 +19,11 @@ from tensortap.sink.retention import Retention
 from tensortap.watch.match import watch_run
 from tensortap.watch.options import WatchOptions, as_watch_options
 
-__all__ = ["DumpingDebugHook"]
+if TYPE_CHECKING:
+    from tensortap.debug.streaming import Streamer
+    from tensortap.sink.sender import StreamOptions
+
+__all__ = ["DumpingDebugHook", "GrpcDebugHook", "TensorBoardDebugHook"]
 
 
 class DumpingDebugHook(SessionRunHook):
@@ -121,3 +126,121 @@ class DumpingDebugHook(SessionRunHook):
             self._dumper.settle()
             self._dumper.keep_held()
             self._dumper.close()
+
+
+class GrpcDebugHook(SessionRunHook):
+    """Streams the tensors of every run to debug servers, as they are computed.
+
+    Any tfdbg debug server will do: `tensortap serve`, or one of TensorFlow's. Streaming happens in threads of its
+    own and never holds up a run, whatever the servers do; the end of the session waits for the last records, at
+    most `StreamOptions.flush_secs`, and says in one line what became of all of them.
+
+    Args:
+        grpc_debug_server_addresses: `host:port[/path]`, or a list of such, with or without `grpc://`.
+        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run; everything by default.
+        thread_name_filter: regular expression for the names of threads whose runs are streamed.
+        log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
+        stream: timeouts, pauses, bounds and token.
+        send_traceback_and_source_code: also send source lines and files, whenever the graph has grown.
+
+    Raises:
+        TypeError: addresses that are neither text nor a list of text.
+        ValueError: an address without a port.
+
+    >>> import torch, tensortap as tt
+    >>> hook = GrpcDebugHook(
+    ...     ["localhost:1"], lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary"),
+    ...     stream=tt.StreamOptions(connect_timeout_secs=0.1),
+    ... )
+    >>> with tt.MonitoredSession(tt.torch.Session(lambda x: {"y": x + 1}), hooks=[hook]) as session:
+    ...     result = session.run("y", {"x": torch.ones(2)})  # nobody listens there, which the step does not notice
+    """
+
+    def __init__(
+        self,
+        grpc_debug_server_addresses: str | Sequence[str],
+        watch_fn: WatchFn | None = None,
+        thread_name_filter: str | None = None,
+        log_usage: bool = True,
+        *,
+        stream: StreamOptions | None = None,
+        send_traceback_and_source_code: bool = False,
+    ) -> None:
+        # Imported here: gRPC is of no use to programs that only dump.
+        from tensortap.debug.streaming import Streamer
+
+        self._watch_fn = check_watch_fn(watch_fn)
+        self._thread_filter = ThreadFilter(thread_name_filter)
+        self._streamer: Streamer = Streamer(
+            grpc_debug_server_addresses, stream, send_traceback_and_source_code
+        )
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Ask for the coming run to be watched, unless all servers are down."""
+        if not self._thread_filter.matches():
+            return None
+        urls = self._streamer.urls_for_run()
+        if not urls:
+            return None
+        fetches, feeds = run_context.original_args.fetches, run_context.original_args.feed_dict
+        watch = WatchOptions() if self._watch_fn is None else as_watch_options(self._watch_fn(fetches, feeds))
+        options = RunOptions()
+        watch_run(options, watch, urls)
+        return SessionRunArgs(None, None, options)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Send source lines, if asked to and the graph has grown."""
+        asked = run_context.original_args
+        self._streamer.send_program(run_context.session, asked.fetches, asked.feed_dict)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the servers have all runs so far; False if the timeout, in seconds, passed first."""
+        return self._streamer.flush(timeout)
+
+    def end(self, session: Any) -> None:
+        """Wait for the records of the session, and say what became of them."""
+        self._streamer.close()
+
+    def on_error(self, session: Any, error: BaseException) -> None:
+        """Wait for the records that led to the error."""
+        self._streamer.close()
+
+
+class TensorBoardDebugHook(GrpcDebugHook):
+    """Streams to a debugger with a user interface, which chooses the tensors it wants to see.
+
+    Every tensor is watched with `DebugIdentity(gated_grpc=true)`: its value is sent while the server asks for
+    it, and the run waits where the server has set a breakpoint.
+
+    Args:
+        grpc_debug_server_addresses: as for `GrpcDebugHook`.
+        thread_name_filter: as for `GrpcDebugHook`.
+        send_traceback_and_source_code: send source lines and files, whenever the graph has grown.
+        log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
+        stream: as for `GrpcDebugHook`.
+
+    >>> import torch, tensortap as tt
+    >>> hook = TensorBoardDebugHook("localhost:1", stream=tt.StreamOptions(connect_timeout_secs=0.1))
+    >>> with tt.MonitoredSession(tt.torch.Session(lambda x: {"y": x + 1}), hooks=[hook]) as session:
+    ...     result = session.run("y", {"x": torch.ones(2)})
+    """
+
+    def __init__(
+        self,
+        grpc_debug_server_addresses: str | Sequence[str],
+        thread_name_filter: str | None = None,
+        send_traceback_and_source_code: bool = True,
+        log_usage: bool = True,
+        *,
+        stream: StreamOptions | None = None,
+    ) -> None:
+        from tensortap.debug.streaming import gated_watch
+
+        super().__init__(
+            grpc_debug_server_addresses,
+            gated_watch,
+            thread_name_filter,
+            log_usage,
+            stream=stream,
+            send_traceback_and_source_code=send_traceback_and_source_code,
+        )

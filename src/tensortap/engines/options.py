@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tensortap.records import Node
 
 if TYPE_CHECKING:
+    from tensortap.profile.step import StepProfile
     from tensortap.watch.pattern import TensorPattern
 
 __all__ = ["DebugOptions", "DebugTensorWatch", "RunMetadata", "RunOptions", "Tap", "TraceLevel"]
@@ -19,7 +20,7 @@ Tap = Callable[[Node, int, Any], None]
 
 
 class TraceLevel(IntEnum):
-    """How much a run measures of itself.
+    """How much a run measures of itself: nothing, what its ops take on the host, what they take on every device.
 
     >>> max(TraceLevel.NO_TRACE, TraceLevel.FULL_TRACE).name
     'FULL_TRACE'
@@ -58,7 +59,15 @@ class DebugTensorWatch:
 
 @dataclass
 class DebugOptions:
-    """The watches of a run. `global_step` is -1 while nobody has set it.
+    """The watches of a run.
+
+    Attributes:
+        debug_tensor_watch_opts: the watches.
+        global_step: noted with the run; -1 while nobody has set it.
+        reset_disk_byte_usage: start counting the bytes of the process anew.
+        keep_bad: of how many nodes of the run that make a bad value (NaN or an infinity) of good ones the inputs
+            and outputs are recorded whole, the moment it happens. Goes with watches for the numeric summary. A node
+            that does so run after run, such as the mask of an attention, is recorded once.
 
     >>> DebugOptions([DebugTensorWatch("model/fc/addmm")]).global_step
     -1
@@ -67,6 +76,7 @@ class DebugOptions:
     debug_tensor_watch_opts: list[DebugTensorWatch] = field(default_factory=list)
     global_step: int = -1
     reset_disk_byte_usage: bool = False
+    keep_bad: int = 0
 
 
 @dataclass
@@ -82,6 +92,7 @@ class RunOptions:
         debug_options: watches.
         report_tensor_allocations_upon_oom: kept for callers of the original API.
         taps: functions that receive every tensor of the run, `tap(node, slot, live_tensor)`.
+        trace_memory: a traced run also notes every allocation, which costs more.
 
     >>> seen = []
     >>> options = RunOptions(taps=[lambda node, slot, tensor: seen.append(node.tensor(slot))])
@@ -94,6 +105,7 @@ class RunOptions:
     debug_options: DebugOptions = field(default_factory=DebugOptions)
     report_tensor_allocations_upon_oom: bool = False
     taps: list[Tap] = field(default_factory=list)
+    trace_memory: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.taps, (list, tuple)) or not all(callable(tap) for tap in self.taps):
@@ -108,9 +120,11 @@ class RunOptions:
         self.output_partition_graphs |= other.output_partition_graphs
         self.report_tensor_allocations_upon_oom |= other.report_tensor_allocations_upon_oom
         self.taps.extend(other.taps)
+        self.trace_memory |= other.trace_memory
         mine, theirs = self.debug_options, other.debug_options
         mine.debug_tensor_watch_opts.extend(theirs.debug_tensor_watch_opts)
         mine.reset_disk_byte_usage |= theirs.reset_disk_byte_usage
+        mine.keep_bad = max(mine.keep_bad, theirs.keep_bad)
         # -1 means unset: the first party that knows the step decides (the original lost it here).
         if mine.global_step < 0:
             mine.global_step = theirs.global_step
@@ -124,7 +138,7 @@ class RunMetadata:
         nodes: the nodes the run executed, in order; empty when it was not intercepted. Arguments that have
             changed from run to run, such as a learning rate, read `(varies)`.
         partition_graphs: the same as `GraphDef` messages, when the options ask for them.
-        step_stats: op times, when the options ask for a trace.
+        profile: what was measured, when the options ask for a trace.
 
     >>> RunMetadata().nodes
     []
@@ -132,4 +146,15 @@ class RunMetadata:
 
     nodes: list[Node] = field(default_factory=list)
     partition_graphs: list[Any] = field(default_factory=list)
-    step_stats: Any = None
+    profile: StepProfile | None = field(default=None, repr=False)
+
+    @property
+    def step_stats(self) -> Any:
+        """Op times as a `StepStats` message, None without a trace. Worked out by the first who asks."""
+        return None if self.profile is None else self.profile.step_stats
+
+    @step_stats.setter
+    def step_stats(self, message: Any) -> None:
+        from tensortap.profile.step import StepProfile
+
+        self.profile = None if message is None else StepProfile.of(message)

@@ -113,6 +113,20 @@ class SessionDir:
         """Ranks that wrote a health history here."""
         return sorted(health_files(self.root))
 
+    def suspects(self) -> set[str]:
+        """Names of the runs that may hold NaN or infinities: all but those whose pills say that they do not."""
+        cleared: set[str] = set()
+        for _, history in self._histories():
+            with history:
+                try:
+                    recorded = history.tensors()
+                    judged = {(name, device) for name, op, device in recorded if op == PILL_OP}
+                    if all((name, device) in judged for name, _, device in recorded):
+                        cleared |= set(history.runs()) - history.bad_runs()
+                except DumpFormatError as error:
+                    self._note(str(error))
+        return {run.name for run in self.runs} - cleared
+
     def tensors(self, debug_op: str | None = None) -> list[str]:
         """Names of all tensors that any run recorded, or that one debug op recorded."""
         known: set[tuple[str, str, str]] = set()

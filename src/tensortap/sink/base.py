@@ -11,11 +11,11 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tensortap.records import Node, Record, RecordBatch
 
-__all__ = ["Counts", "Notices", "RunEnd", "Sink", "notices"]
+__all__ = ["Counts", "InteractiveSink", "Notices", "RunEnd", "Sink", "notices"]
 
 log = logging.getLogger("tensortap.sink")
 
@@ -87,6 +87,7 @@ class RunEnd:
         error: text of the error that ended it, None if it completed.
         muted: records that debug ops chose not to make.
         failed: debug ops that failed on a tensor.
+        gated: watch keys of the gated watches on these nodes, for sinks that have gates.
 
     >>> RunEnd(error="out of memory").nodes
     ()
@@ -96,6 +97,7 @@ class RunEnd:
     error: str | None = None
     muted: int = 0
     failed: int = 0
+    gated: Sequence[str] = ()
 
 
 @runtime_checkable
@@ -120,6 +122,20 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release everything; harmless when called again."""
+
+
+@runtime_checkable
+class InteractiveSink(Sink, Protocol):
+    """A sink whose other side has a say in the run: which gated watches it sees, and where the run stops."""
+
+    def open_gates(self) -> frozenset[str]:
+        """Watch keys whose gates are open for this run; may wait a moment to learn it."""
+
+    def breakpoints(self) -> frozenset[str]:
+        """Watch keys at which `write` waits for a reply."""
+
+    def replacement(self, tensor_name: str) -> Any:
+        """The value that the reply put in the place of a tensor, given once; None if it left it alone."""
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tensortap.errors import UnimplementedError
 from tensortap.records import RunInfo
 from tensortap.sink.base import Sink
 from tensortap.sink.file import open_file_sink
@@ -29,7 +28,6 @@ def open_sink(url: str, info: RunInfo) -> Sink:
 
     Raises:
         ValueError: not a debug URL.
-        UnimplementedError: a scheme that this version cannot write to.
         FailedPreconditionError: nobody listens to a `memcbk` key.
 
     >>> from tensortap.sink.memory import collect
@@ -46,10 +44,9 @@ def open_sink(url: str, info: RunInfo) -> Sink:
         return open_file_sink(parsed.path, info)
     if parsed.scheme == "memcbk":
         return open_memory_sink(parsed.path, info)
-    raise UnimplementedError(
-        None,
-        f"{url!r}: this version of tensortap writes to file:// and memcbk:// only; grpc:// is not there yet.",
-    )
+    from tensortap.sink.grpc import open_grpc_sink  # gRPC is imported by programs that use it
+
+    return open_grpc_sink(parsed, info)
 
 
 def prepare(url: str, opener: Callable[[RunInfo], Sink]) -> None:

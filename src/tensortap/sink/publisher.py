@@ -26,7 +26,7 @@ from tensortap.engines.options import DebugOptions
 from tensortap.ops.debug_ops import DebugOp
 from tensortap.ops.view import TensorView
 from tensortap.records import KeyTable, Node, Record, RecordBatch, RunInfo
-from tensortap.sink.base import RunEnd, Sink, log, notices
+from tensortap.sink.base import InteractiveSink, RunEnd, Sink, log, notices
 from tensortap.sink.budget import process_meter
 from tensortap.sink.destinations import OpenSink, open_sink
 from tensortap.watch.pattern import dtype_of
@@ -49,11 +49,13 @@ class Publisher:
     Attributes:
         wants: `wants(node, slot)` is None for a tensor that nobody watches, otherwise a value for `publish`.
         keys: a table for the keys of batches, the same for all runs with the same watches.
+        breakpoints: watch keys at which publishing waits for the reply of a debug server, and `replacement` may
+            have a value afterwards.
 
     Raises:
         InvalidArgumentError: a debug op that cannot be made and is not tolerated.
         ValueError: a URL that is none.
-        UnimplementedError: a URL that this version cannot write to.
+        FailedPreconditionError: a `memcbk` URL that nobody listens to.
 
     >>> from tensortap.engines.options import DebugTensorWatch
     >>> from tensortap.sink.memory import collect
@@ -72,8 +74,6 @@ class Publisher:
         self, debug_options: DebugOptions, run_info: RunInfo, open_sink: OpenSink = open_sink
     ) -> None:
         self._plan, urls = plan_watches(debug_options.debug_tensor_watch_opts)
-        self.wants: Callable[[Node, int], Wanted | None] = self._plan.wanted
-        self.keys = _table_of(self._plan)
         if debug_options.reset_disk_byte_usage:
             process_meter().reset()
         if debug_options.global_step >= 0:
@@ -89,6 +89,16 @@ class Publisher:
             for sink in self._sinks:
                 sink.close()
             raise
+        self._interactive = [each if isinstance(each, InteractiveSink) else None for each in self._sinks]
+        executed = self._plan
+        if self._plan.has_gates and any(self._interactive):
+            gates = tuple(None if each is None else each.open_gates() for each in self._interactive)
+            executed, _ = plan_watches(debug_options.debug_tensor_watch_opts, gates)
+        self.wants: Callable[[Node, int], Wanted | None] = executed.wanted
+        self.keys = _table_of(executed)
+        self.breakpoints = frozenset[str]().union(
+            *(each.breakpoints() for each in self._interactive if each is not None)
+        )
         self._muted = [0] * len(self._sinks)
         self._failed = [0] * len(self._sinks)
         self._timestamp = 0
@@ -107,7 +117,15 @@ class Publisher:
         """Whether every watch is for the plain numeric summary, which others may make in our place."""
         return self._plan.takes_summaries_only
 
-    def publish(self, wanted: Wanted, node: Node, slot: int, view: TensorView, device: str) -> None:
+    def publish(
+        self,
+        wanted: Wanted,
+        node: Node,
+        slot: int,
+        view: TensorView,
+        device: str,
+        timestamp: int | None = None,
+    ) -> None:
         """Run the debug ops of a tensor and hand their records over.
 
         Args:
@@ -116,8 +134,10 @@ class Publisher:
             slot: which of its outputs.
             view: its value at this moment, as an `ops.view.TensorView`.
             device: full name of the device the value lives on.
+            timestamp: when the value was made; now by default.
         """
-        timestamp = self.now()
+        if timestamp is None:
+            timestamp = self.now()
         for op, positions in wanted:
             try:
                 record = _record(node, slot, op, view, device, timestamp)
@@ -125,6 +145,15 @@ class Publisher:
                 self.failed(op, positions, node, slot, error)
             else:
                 self.hand_over(record, positions)
+
+    def stops_at(self, wanted: Wanted, node: Node, slot: int) -> bool:
+        """Whether a server waits for this tensor at a breakpoint."""
+        return any(f"{node.tensor(slot)}:{op.name}" in self.breakpoints for op, _ in wanted)
+
+    def replacement(self, tensor_name: str) -> Any:
+        """The value that a server put in the place of a published tensor, given once; None if none did."""
+        values = [each.replacement(tensor_name) for each in self._interactive if each is not None]
+        return next((value for value in values if value is not None), None)
 
     def hand_over(self, record: Record | None, positions: Sequence[int]) -> None:
         """Give a record to its sinks; None counts as muted.
@@ -176,7 +205,13 @@ class Publisher:
         self._finished = True
         executed = tuple(nodes)  # the engine goes on using its list
         for position, sink in enumerate(self._sinks):
-            end = RunEnd(executed, error, self._muted[position], self._failed[position])
+            end = RunEnd(
+                executed,
+                error,
+                self._muted[position],
+                self._failed[position],
+                self._gated(executed, position),
+            )
             try:
                 sink.finish(end)
             except Exception as problem:
@@ -185,6 +220,11 @@ class Publisher:
                 )
         if error is None:
             self._report_unmatched(executed)
+
+    def _gated(self, nodes: tuple[Node, ...], position: int) -> Sequence[str]:
+        if self._interactive[position] is None or not self._plan.has_gates:
+            return ()
+        return self._plan.gated_keys(nodes, position)
 
     def _report_unmatched(self, nodes: tuple[Node, ...]) -> None:
         sentences = self._plan.unmatched(nodes)

@@ -26,6 +26,10 @@ _PIECES_AT_ONCE = 1000
 """Per system call; Linux takes 1024."""
 
 
+MAX_KEPT_PILLS = 250_000
+"""Of one run and device; they wait in memory for its end. Readers take the pills of longer runs from the index."""
+
+
 class DeviceFiles:
     """Appends records to the index and the data file of one device.
 
@@ -33,6 +37,7 @@ class DeviceFiles:
         nbytes: size of both files together.
         keys: node, slot and debug op of everything written, except in batches.
         pills: what was written of health pills, in order: node, slot, timestamp and value, or those of a batch.
+        too_many_pills: there were more than can be kept, so `pills` is empty.
     """
 
     def __init__(self, run_dir: Path, device: str) -> None:
@@ -42,6 +47,8 @@ class DeviceFiles:
         self._data_end = 0
         self.keys: set[tuple[str, int, str]] = set()
         self.pills: list[tuple[str, int, int, bytes] | PillBlock] = []
+        self.too_many_pills = False
+        self._pill_count = 0
         path = run_dir / f"{stem}{INDEX_SUFFIX}"
         header = encode_header({"device": device})
         self._index = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -97,7 +104,7 @@ class DeviceFiles:
             raise
         self._index_end += size
         self._data_end = data_end
-        self.pills.append(layout.pills)
+        self._keep(layout.pills, len(layout.pills.pill_keys))
         return self.nbytes - before
 
     def _write_outside(self, layout: BatchLayout) -> int:
@@ -119,7 +126,15 @@ class DeviceFiles:
         for entry in entries:
             self.keys.add((entry.node_name, entry.output_slot, entry.debug_op))
             if entry.debug_op == PILL_OP and entry.dtype == "float64" and entry.inline is not None:
-                self.pills.append((entry.node_name, entry.output_slot, entry.timestamp, entry.inline))
+                self._keep((entry.node_name, entry.output_slot, entry.timestamp, entry.inline), 1)
+
+    def _keep(self, pills: tuple[str, int, int, bytes] | PillBlock, count: int) -> None:
+        self._pill_count += count
+        self.too_many_pills = self._pill_count > MAX_KEPT_PILLS
+        if self.too_many_pills:
+            self.pills.clear()
+        else:
+            self.pills.append(pills)
 
     def close(self) -> None:
         """Close both files."""

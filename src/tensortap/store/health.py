@@ -277,6 +277,17 @@ class HealthHistory:
         """Tensor, debug op and device of everything recorded."""
         return set(self._rows("SELECT name, debug_op, device FROM tensors"))
 
+    def bad_runs(self) -> set[str]:
+        """Names of the runs in which any pill counts NaN or infinities."""
+        names = dict(self._rows("SELECT id, name FROM runs"))
+        found: set[int] = set()
+        for table in ("recent", "grouped"):
+            for (blob,) in self._rows(f"SELECT pills FROM {table}"):
+                rows = self._parse(blob)
+                bad = rows["pill"][:, (2, 3, 7)].any(axis=1)
+                found.update(rows["run"][bad].tolist())
+        return {names[run] for run in found if run in names}
+
     def pills(self, tensor: str, device: str | None = None) -> npt.NDArray[Any]:
         """All pills of one tensor in the order of the runs: run, step, timestamp and `PILL_COLUMNS`."""
         query = "SELECT id FROM tensors WHERE name=? AND debug_op=?"

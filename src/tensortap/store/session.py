@@ -1,15 +1,18 @@
-"""What a session root holds, read from names alone."""
+"""What a session root holds, read from names and sizes alone, and how a run is taken out of it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import time
 from pathlib import Path
 
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import check_marker, health_path, parse_run_name
 
-__all__ = ["health_files", "list_runs"]
+__all__ = ["health_files", "list_runs", "remove_run", "run_size"]
 
 
 def list_runs(root: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
@@ -47,3 +50,22 @@ def health_files(root: Path) -> dict[int, Path]:
         if number and path.is_file() and not path.is_symlink():
             found[int(number[1])] = path
     return found
+
+
+def run_size(run_dir: Path) -> int:
+    """Bytes of all files of a run; what is being deleted meanwhile counts as nothing."""
+    size = 0
+    with contextlib.suppress(OSError), os.scandir(run_dir) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                size += entry.stat(follow_symlinks=False).st_size
+    return size
+
+
+def remove_run(run_dir: Path) -> None:
+    """Delete a run directory. Its pills stay in the health history."""
+    # Renamed first, so that no reader opens a half-deleted run.
+    doomed = run_dir.with_name(f".{run_dir.name}.{time.monotonic_ns()}")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(run_dir, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)

@@ -11,7 +11,14 @@ from tensortap.store.format import DumpFormatError
 from tensortap.store.values import InconvertibleTensorProto, TensorValue, element_count, numpy_dtype
 from tensortap.wire.graph_def import DTYPE_NUMBERS
 
-__all__ = ["dtype_number", "fill_tensor", "read_event", "tensor_from_event", "tensor_from_proto"]
+__all__ = [
+    "dtype_name",
+    "dtype_number",
+    "fill_tensor",
+    "read_event",
+    "tensor_from_event",
+    "tensor_from_proto",
+]
 
 _EXTRA_NUMBERS = {"float8_e4m3fnuz": 26, "float8_e4m3b11fnuz": 27, "float8_e5m2fnuz": 28}
 _NUMBERS = {**_EXTRA_NUMBERS, **DTYPE_NUMBERS}
@@ -30,6 +37,16 @@ _REFERENCE = 100
 def dtype_number(name: str) -> int | None:
     """Number of a dtype in the DataType enum, None if the enum has none that values can be written in."""
     return _NUMBERS.get(name)
+
+
+def dtype_name(number: int) -> str:
+    """Name of a number in the DataType enum; one that no value can be written in gets a name all the same.
+
+    >>> dtype_name(1), dtype_name(101), dtype_name(20), dtype_name(99)
+    ('float32', 'float32', 'resource', 'type99')
+    """
+    number %= _REFERENCE
+    return _NAMES.get(number) or {20: "resource", 21: "variant"}.get(number, f"type{number}")
 
 
 def read_event(path: Path) -> Any:

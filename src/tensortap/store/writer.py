@@ -7,11 +7,7 @@ tail; a full disk leaves the writer where it was, ready for a smaller record.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +21,7 @@ from tensortap.store.device_files import DeviceFiles
 from tensortap.store.format import DumpFormatError
 from tensortap.store.health import PILL_COLUMNS, HealthLog, Pill, PillBlock
 from tensortap.store.layout import run_name, write_marker
+from tensortap.store.session import remove_run
 
 __all__ = ["RunWriter", "SessionStore"]
 
@@ -64,9 +61,13 @@ class SessionStore:
             health = self._health.setdefault(info.task, HealthLog(self.root, info.task))
             return RunWriter(run_dir, info, content=self._content, health=health)
 
+    def put(self, folder: str, content: bytes) -> str:
+        """Store a GraphDef in `graphs` or a file in `sources`, unless it is there already; its digest."""
+        return self._content.put(folder, content)
+
     def close(self) -> None:
         """Close the health history; new runs open it again."""
-        for log in self._health.values():
+        for log in list(self._health.values()):
             log.close()
 
     def __enter__(self) -> SessionStore:
@@ -148,6 +149,13 @@ class RunWriter:
         """Store the graphs before the run ends, so that a run that dies has them too."""
         self._describe(graphs=self._content.put_graphs(nodes_by_device))
 
+    def refer(self, graphs: Mapping[str, str] | None = None, sources: Mapping[str, str] | None = None) -> None:
+        """Add graphs by device and source files by path that `SessionStore.put` has stored."""
+        known = self._description
+        self._describe(
+            graphs={**known.graphs, **(graphs or {})}, sources={**known.sources, **(sources or {})}
+        )
+
     def finish(
         self,
         nodes_by_device: Mapping[str, Sequence[Node]],
@@ -174,13 +182,14 @@ class RunWriter:
             graphs = self._content.put_graphs(nodes_by_device) or graphs
         except OSError as problem:
             notes.append(f"The graphs could not be stored: {problem}.")
-        digests: dict[str, str] = {}
+        digests = self._description.sources
         try:
-            digests = self._content.put_sources(sources)
+            digests = {**digests, **self._content.put_sources(sources)}
         except OSError as problem:
             notes.append(f"The source files could not be stored: {problem}.")
         try:
-            self._health.add(self.path.name, self.info, self._pills(), self._keys())
+            if not any(files.too_many_pills for files in self._devices.values()):
+                self._health.add(self.path.name, self.info, self._pills(), self._keys())
         except (OSError, sqlite3.Error, DumpFormatError) as problem:
             # Readers take the pills of this run from its index instead.
             notes.append(f"The health history could not be extended: {problem}.")
@@ -199,11 +208,7 @@ class RunWriter:
     def abandon(self) -> None:
         """Delete the run directory, finished or not. Pills of a finished run stay in the health history."""
         self.close()
-        # Renamed first, so that no reader opens a half-deleted run.
-        doomed = self.path.with_name(f".{self.path.name}.{time.monotonic_ns()}")
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(self.path, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+        remove_run(self.path)
 
     def close(self) -> None:
         """Close the files; a run that was not finished is readable and flagged as such."""

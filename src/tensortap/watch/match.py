@@ -174,6 +174,7 @@ def watch_run(
     _check_ops(watch.debug_ops, tolerate)
     added = _of_any_node(watch.pattern, watch.debug_ops, as_url_list(debug_urls), tolerate)
     run_options.debug_options.debug_tensor_watch_opts.append(added)
+    run_options.debug_options.keep_bad = max(run_options.debug_options.keep_bad, watch.keep_bad)
     _set_step(run_options, -1, reset_disk_byte_usage)
 
 

@@ -30,6 +30,8 @@ class WatchOptions:
         node_name_regex_denylist: never watch nodes with such names.
         op_type_regex_denylist: never watch such operations.
         tensor_dtype_regex_denylist: never watch outputs of such dtypes.
+        keep_bad: with the numeric summary: of how many nodes of a run that make a NaN or an infinity of good
+            values the inputs and outputs are recorded whole, the moment it happens.
         old_spellings: `node_name_regex_whitelist`, `op_type_regex_whitelist` and
             `tensor_dtype_regex_whitelist`, as TensorFlow 1.x called the allow lists.
 
@@ -54,6 +56,7 @@ class WatchOptions:
         node_name_regex_denylist: str | None = None,
         op_type_regex_denylist: str | None = None,
         tensor_dtype_regex_denylist: str | None = None,
+        keep_bad: int = 0,
         **old_spellings: str | None,
     ) -> None:
         allow = {
@@ -76,6 +79,9 @@ class WatchOptions:
             tensor_dtype_regex_denylist=tensor_dtype_regex_denylist,
         )
         self.tolerate_debug_op_creation_failures = bool(tolerate_debug_op_creation_failures)
+        if not isinstance(keep_bad, int) or keep_bad < 0:
+            raise ValueError(f"keep_bad is a number of nodes, got {keep_bad!r}.")
+        self.keep_bad = keep_bad
 
     @property
     def node_name_regex_allowlist(self) -> str | None:
@@ -102,6 +108,8 @@ class WatchOptions:
         shown = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
         if self.tolerate_debug_op_creation_failures:
             shown += ", tolerate_debug_op_creation_failures=True"
+        if self.keep_bad:
+            shown += f", keep_bad={self.keep_bad}"
         return f"WatchOptions({self.debug_ops!r}{shown})"
 
 

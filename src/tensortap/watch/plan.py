@@ -24,7 +24,7 @@ from tensortap.suggest import nearest
 from tensortap.watch.grammar import parse_debug_op
 from tensortap.watch.pattern import TensorPattern, dtype_of
 
-__all__ = ["ANY_NODE", "ANY_SLOT", "Wanted", "WatchPlan", "make_op", "plan_watches"]
+__all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "make_op", "plan_watches"]
 
 ANY_NODE = "*"
 ANY_SLOT = -1
@@ -75,6 +75,10 @@ class _Watch:
         return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
 
 
+Gates = tuple[frozenset[str] | None, ...]
+"""For each URL, the watch keys whose gates are open; None for one that has no gates."""
+
+
 class WatchPlan:
     """Resolved watches; make one with `plan_watches`.
 
@@ -88,8 +92,9 @@ class WatchPlan:
     True
     """
 
-    def __init__(self, watches: Sequence[_Watch]) -> None:
+    def __init__(self, watches: Sequence[_Watch], gates: Gates = ()) -> None:
         self._watches = tuple(watches)
+        self._gates = gates
         self._names_matched: list[set[str]] = [set() for _ in self._watches]
         self._all_matched_in: tuple[Node, ...] | None = None
         self._resolved: dict[Any, Wanted | None] = {}
@@ -118,6 +123,21 @@ class WatchPlan:
             for ops in self._ops
             for op in ops
         )
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether a debug op publishes to debug servers only while they ask for it."""
+        return any(op.gated_grpc for ops in self._ops for op in ops)
+
+    def gated_keys(self, nodes: Iterable[Node], url: int) -> list[str]:
+        """The watch keys, on outputs of these nodes, that a server could open the gates of."""
+        return [
+            f"{node.tensor(slot)}:{op.name}"
+            for node in nodes
+            for slot in range(len(node.outputs))
+            for op, urls in self.wanted(node, slot) or ()
+            if op.gated_grpc and url in urls
+        ]
 
     def wanted(self, node: Node, slot: int) -> Wanted | None:
         """What to do with an output; None for nothing. Answered from memory after the first time."""
@@ -172,7 +192,16 @@ class WatchPlan:
             self._names_matched[position].add(node.name)
             for op in self._ops[position]:
                 urls_of.setdefault(op, {}).update(dict.fromkeys(watch.urls))
+        if self._gates:
+            for op, urls in urls_of.items():
+                if op.gated_grpc:
+                    key = f"{node.tensor(slot)}:{op.name}"
+                    urls_of[op] = {url: None for url in urls if self._is_open(url, key)}
         return tuple((op, tuple(urls)) for op, urls in urls_of.items() if urls) or None
+
+    def _is_open(self, url: int, key: str) -> bool:
+        gates = self._gates[url]
+        return gates is None or key in gates
 
 
 def _hint(pattern: TensorPattern | None, names: Iterable[str]) -> str:
@@ -186,13 +215,17 @@ def _hint(pattern: TensorPattern | None, names: Iterable[str]) -> str:
     return nearest(regex, names)
 
 
-_plans: OrderedDict[tuple[_Watch, ...], WatchPlan] = OrderedDict()
+_plans: OrderedDict[tuple[tuple[_Watch, ...], Gates], WatchPlan] = OrderedDict()
 _plans_lock = threading.Lock()
 _PLANS_KEPT = 16  # enough for several hooks with alternating watches, little enough to forget old programs
 
 
-def plan_watches(watches: Iterable[DebugTensorWatch]) -> tuple[WatchPlan, list[str]]:
+def plan_watches(watches: Iterable[DebugTensorWatch], gates: Gates = ()) -> tuple[WatchPlan, list[str]]:
     """The plan for a list of watches, and the URLs of this run in the plan's order.
+
+    Args:
+        watches: what to watch.
+        gates: which gates are open; without it, all are.
 
     Raises:
         InvalidArgumentError: a debug op that cannot be made and is not tolerated.
@@ -210,11 +243,11 @@ def plan_watches(watches: Iterable[DebugTensorWatch]) -> tuple[WatchPlan, list[s
         for watch in watches
     )
     with _plans_lock:
-        plan = _plans.get(key)
+        plan = _plans.get((key, gates))
         if plan is None:
-            plan = _plans[key] = WatchPlan(key)
+            plan = _plans[key, gates] = WatchPlan(key, gates)
             if len(_plans) > _PLANS_KEPT:
                 _plans.popitem(last=False)
         else:
-            _plans.move_to_end(key)
+            _plans.move_to_end((key, gates))
     return plan, list(urls)

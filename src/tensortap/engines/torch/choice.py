@@ -43,13 +43,14 @@ class Interceptors:
         self._interfering = DispatchInterceptor()
 
     def for_run(self, plan: RunPlan) -> Interceptor:
-        """The interceptor for a run: feeding values, ending a run in time and what is around code that stays
-        compiled need the dispatch mode.
+        """The interceptor for a run: feeding values, stopping at breakpoints, ending a run in time and what is
+        around code that stays compiled need the dispatch mode.
 
         Raises:
             NativeBuildError: the native interceptor was asked for by name and cannot be had.
         """
-        if plan.feeds or plan.deadline is not None or plan.stays_compiled:
+        stops = plan.watching is not None and plan.watching.stops
+        if plan.feeds or plan.deadline is not None or plan.stays_compiled or stops:
             return self._interfering
         if self._observing is None:  # not before it is needed: it may have to be built
             self._observing = self._choose()

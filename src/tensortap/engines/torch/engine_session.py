@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ import torch
 
 from tensortap.engines.base import default_session
 from tensortap.engines.graph import Graph, current_graph
-from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.engines.structure import leaves
 from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import NameTable
+from tensortap.engines.torch.profiling import runs_compiled_code, step_recorded
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.request import GLOBAL_STEP, Request
 from tensortap.engines.torch.values import snapshot, to_numpy
@@ -57,6 +59,7 @@ class EngineSession:
         self._interceptors = Interceptors(interceptor)
         self._per_thread = threading.local()
         self._said_compiled = False
+        self._bad_shown: dict[str, int] = {}
         self._nothing_compiled = False  # until a run has shown it
         self._watched_runs = 0
         self.faults = 0
@@ -148,6 +151,10 @@ class EngineSession:
         with self._fed_state(request.state_feeds):
             if not request.needs_interception and not wants_ops(options):
                 yield NOT_OBSERVED
+            elif self._is_only_measured(request, options) and runs_compiled_code():
+                seen = Observation()
+                with step_recorded(options, seen):  # as it is: observing would make it run eagerly
+                    yield seen
             else:
                 watching = self._watching(request, options)
                 plan = RunPlan(
@@ -158,12 +165,16 @@ class EngineSession:
                     inputs=inputs,
                     deadline=RunPlan.until(options.timeout_in_ms),
                     stays_compiled=self._stays_compiled(request, options, watching),
+                    traced=options.trace_level > TraceLevel.NO_TRACE,
                 )
                 seen = NOT_OBSERVED
                 error: str | None = "interrupted"
                 try:
                     chosen = self._interceptors.for_run(plan)
-                    with chosen.observe(plan, self.program, self._graph, self._names()) as seen:
+                    with (
+                        chosen.observe(plan, self.program, self._graph, self._names()) as seen,
+                        step_recorded(options, seen),
+                    ):
                         yield seen
                     error = None
                 except Exception as failure:
@@ -191,6 +202,7 @@ class EngineSession:
         request.check_feeds_took_effect(seen, self._graph)
         if metadata is not None:
             metadata.nodes[:] = seen.nodes
+            metadata.profile = seen.profile
             if options.output_partition_graphs:
                 try:
                     from tensortap.wire.graph_def import nodes_to_proto
@@ -227,7 +239,13 @@ class EngineSession:
             input_names=request.feed_keys,
             output_names=tuple(str(each) for each in leaves(request.fetches) if each is not None),
         )
-        return Watching(Publisher(options.debug_options, info))
+        publisher = Publisher(options.debug_options, info)
+        return Watching(publisher, options.debug_options.keep_bad, self._bad_shown)
+
+    def _is_only_measured(self, request: Request, options: RunOptions) -> bool:
+        return not request.needs_interception and not wants_ops(
+            replace(options, trace_level=TraceLevel.NO_TRACE)
+        )
 
     def _stays_compiled(self, request: Request, options: RunOptions, watching: Watching | None) -> bool:
         """Whether compiled functions can make all that a run wants of them, in a program that asked for it."""
@@ -236,6 +254,7 @@ class EngineSession:
             and not self._nothing_compiled
             and watching is not None
             and watching.publisher.takes_summaries_only
+            and not watching.stops
             and not (request.captures or request.feeds or options.taps or options.timeout_in_ms > 0)
             and all(parameter.is_cpu for _, parameter in self.program.parameters())
         )
@@ -292,4 +311,5 @@ def wants_ops(options: RunOptions) -> bool:
         or options.debug_options.debug_tensor_watch_opts
         or options.output_partition_graphs
         or options.timeout_in_ms > 0
+        or options.trace_level > TraceLevel.NO_TRACE
     )

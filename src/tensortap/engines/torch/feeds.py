@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tensortap.engines.torch.schema import Op
-from tensortap.engines.torch.values import as_fed_tensor, check_shape
+from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name
 from tensortap.errors import FeedError
 
 if TYPE_CHECKING:
     from tensortap.engines.torch.recorder import Call
+    from tensortap.sink.publisher import Publisher
 
-__all__ = ["FeedError", "cut_gradient", "fitting", "replace_leaf", "substitute"]
+__all__ = ["FeedError", "cut_gradient", "fitting", "replace_leaf", "replacement", "substitute"]
+
+log = logging.getLogger("tensortap.engine")
 
 
 def fitting(name: str, value: Any, replaced: torch.Tensor) -> torch.Tensor:
@@ -23,6 +27,28 @@ def fitting(name: str, value: Any, replaced: torch.Tensor) -> torch.Tensor:
     tensor = as_fed_tensor(name, value, replaced.dtype, replaced.device)
     check_shape(name, tuple(replaced.shape), tuple(tensor.shape))
     return tensor
+
+
+def replacement(
+    publisher: Publisher, name: str, replaced: torch.Tensor, can_be: bool = True
+) -> torch.Tensor | None:
+    """The value that a debug server sent for a tensor at a breakpoint; None if it sent none, or one that does not fit.
+
+    Unlike a feed, which is a mistake in the program if it does not fit, such a value is only refused.
+    """
+    value = publisher.replacement(name)
+    if value is None:
+        return None
+    wanted = dtype_name(replaced.dtype)
+    try:
+        if not can_be:
+            raise FeedError("it is state of the program")
+        if getattr(value, "dtype", None) is None or value.dtype.name != wanted:
+            raise FeedError(f"it is {getattr(value, 'dtype', 'no array')}, the tensor is {wanted}")
+        return fitting(name, value, replaced)
+    except FeedError as error:
+        log.warning("The value that the debug server sent for %s was not put in place: %s.", name, error)
+        return None
 
 
 def cut_gradient(fed: torch.Tensor) -> None:

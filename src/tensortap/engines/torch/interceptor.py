@@ -7,6 +7,7 @@ A session describes what it wants of a run (`RunPlan`), enters the interceptor a
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +24,7 @@ from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.engines.torch.watching import Watching
+    from tensortap.profile.step import StepProfile
 
 __all__ = ["Interceptor", "Observation", "RunPlan"]
 
@@ -42,6 +44,7 @@ class RunPlan:
         deadline: `time.monotonic()` value after which the run gives up, or None.
         stays_compiled: compiled functions are not executed eagerly, but compiled with taps, whose summaries are
             all that the run wants of them.
+        traced: PyTorch's profiler records the run; note what it takes to find the nodes in its record.
     """
 
     captures: frozenset[str] = frozenset()
@@ -51,6 +54,7 @@ class RunPlan:
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     deadline: float | None = None
     stays_compiled: bool = False
+    traced: bool = False
 
     @property
     def all_taps(self) -> tuple[Tap, ...]:
@@ -75,6 +79,9 @@ class Observation:
         failed: the exception an op raised and the node it would have been.
         ran_compiled: a compiled function was executed eagerly so that it could be seen.
         stayed_compiled: a compiled function made its summaries itself.
+        executions: of a traced run, what the native interceptor noted of each output: five numbers of 64 bits, the
+            node's place in `nodes`, thread, number of the call on that thread, slot, address of the memory.
+        profile: of a traced run, what was measured; None if it could not be.
         faults: how many times observing itself failed; the program went on unharmed.
     """
 
@@ -85,6 +92,8 @@ class Observation:
     failed: tuple[BaseException, Node] | None = None
     ran_compiled: bool = False
     stayed_compiled: bool = False
+    executions: bytes = b""
+    profile: StepProfile | None = None
     faults: int = 0
 
     def fault(self, where: str) -> None:
@@ -92,7 +101,9 @@ class Observation:
         self.faults += 1
         if self.faults == 1:
             log.warning(
-                "tensortap failed %s; the run goes on, its record is incomplete", where, exc_info=True
+                "tensortap failed %s; the run goes on, its record is incomplete",
+                where,
+                exc_info=sys.exc_info()[0] is not None,
             )
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tensortap.engines.torch.values import dtype_name
+from tensortap.engines.torch.bad_values import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BadValues
+from tensortap.engines.torch.values import dtype_name, is_plain
 from tensortap.ops import kernel
 from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp
 from tensortap.ops.dtypes import CODES
@@ -24,7 +25,7 @@ from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
 
-__all__ = ["Pills", "Summary", "hand_over_summaries", "is_plain"]
+__all__ = ["Pills", "Summary", "hand_over_summaries"]
 
 BATCH = 128
 MAX_AGE_MICROSECONDS = 20_000  # a program that hangs in an op has shown all but the last few tensors
@@ -48,8 +49,9 @@ class Summary(NamedTuple):
 class Pills:
     """The summaries of one run that have been made and not yet handed over."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, bad: BadValues) -> None:
         self._publisher = publisher
+        self._bad = bad
         self._native = kernel.native()
         self._rows = np.zeros((BATCH, _FIXED + _MAX_RANK))
         self._address = self._rows.ctypes.data
@@ -82,6 +84,10 @@ class Pills:
         row = self._address + place * _ROW_BYTES
         self._native.summary(address, code, tuple(shape), tensor.stride(), -math.inf, math.inf, row)
         self._waiting.append(Summary(op, positions, node, slot, now, len(shape)))
+        if self._bad.limit:
+            numbers = self._rows[place]
+            bits = zip(_BAD_SLOTS, (NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY), strict=True)
+            self._bad.note(node.tensor(slot), sum(bit for slot, bit in bits if numbers[slot]))
         if place + 1 == BATCH:
             self.flush()
         return True
@@ -123,12 +129,3 @@ def hand_over_summaries(
 def _batch(table: KeyTable, rows: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> RecordBatch:
     rows["offset"] = np.arange(len(rows)) * values.strides[0]
     return RecordBatch(table, rows, values)
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie in host memory as they are."""
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.is_nested)
-    )

@@ -86,6 +86,9 @@ class Recorder:
         self._plan = plan
         self._taps = plan.all_taps
         self._emits = bool(plan.captures or self._taps)
+        watching = plan.watching
+        self._bad = watching.bad if watching is not None and watching.bad.limit else None
+        self._stops = watching.publisher if watching is not None and watching.stops else None
         self._program = program
         self._names = names
         self._observation = observation
@@ -204,8 +207,14 @@ class Recorder:
         if self._emits:
             # What an op has just made has memory; a view or a changed argument may have lost it.
             fresh = not op.is_view and not written
+            if self._bad is not None:
+                self._bad.begin()
             for slot, tensor in enumerate(outputs):
                 self._emit(entry.tensor(slot), node, slot, tensor, fresh)
+            if self._bad is not None:
+                self._look_for_bad(node, outputs, call.tensors, written)
+            if self._stops is not None:
+                result = self._replace_outputs(call, result, outputs)
         return result
 
     def failed_node(self, call: Call) -> Node:
@@ -311,6 +320,10 @@ class Recorder:
         self._provenance.assign(gradient, place, name)
         self._nodes.append(entry.node)
         self._emit(name, entry.node, 0, gradient)
+        if self._stops is not None:
+            replaced = feeds.replacement(self._stops, name, gradient)
+            if replaced is not None:
+                gradient.copy_(replaced)
 
     # --- nodes -------------------------------------------------------------------------------------
 
@@ -379,6 +392,12 @@ class Recorder:
         if name in self._plan.feeds and node.op_type in ("Const", "Placeholder"):
             self._substitutes[name] = feeds.fitting(name, self._plan.feeds[name], tensor)
             self._observation.fed.add(name)
+        if self._stops is not None:
+            replaced = feeds.replacement(self._stops, name, tensor, node.op_type in ("Const", "Placeholder"))
+            if replaced is not None:
+                self._substitutes[name] = replaced
+        if self._bad is not None:
+            self._look_for_bad(node, [tensor], (), _NOTHING)
 
     def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor, fresh: bool = False) -> None:
         if not fresh and not has_data(tensor):
@@ -392,6 +411,19 @@ class Recorder:
             except Exception:
                 self._observation.fault(f"tapping {name!r}")
 
+    def _look_for_bad(
+        self,
+        node: Node,
+        outputs: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        written: Mapping[int, torch.Tensor],
+    ) -> None:
+        assert self._bad is not None
+        try:
+            self._bad.look(node, outputs, tensors, written)
+        except Exception:
+            self._observation.fault(f"keeping the values of {node.name!r}")
+
     def _feed_outputs(self, call: Call, result: Any, outputs: list[torch.Tensor]) -> Any:
         for slot, tensor in enumerate(outputs):
             name = call.entry.tensor(slot)
@@ -404,6 +436,24 @@ class Recorder:
                 fresh = torch.empty_like(tensor).copy_(value)
                 result = feeds.replace_leaf(result, tensor, fresh)
                 outputs[slot] = tensor = fresh
+            else:
+                tensor.copy_(value)
+            self._cuts.append(weakref.ref(tensor))
+        return result
+
+    def _replace_outputs(self, call: Call, result: Any, outputs: list[torch.Tensor]) -> Any:
+        """Put the values in place that a debug server sent at breakpoints."""
+        assert self._stops is not None
+        for slot, tensor in enumerate(outputs):
+            name = call.entry.tensor(slot)
+            value = feeds.replacement(self._stops, name, tensor)
+            if value is None:
+                continue
+            if call.op.is_view:
+                fresh = torch.empty_like(tensor).copy_(value)
+                result = feeds.replace_leaf(result, tensor, fresh)
+                self._provenance.assign(fresh, self._provenance.place_of(fresh), name)
+                tensor = fresh
             else:
                 tensor.copy_(value)
             self._cuts.append(weakref.ref(tensor))

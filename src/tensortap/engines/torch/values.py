@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tensortap.errors import FeedError
+from tensortap.ops.view import TensorView
 from tensortap.records import TensorSpec
 
 __all__ = [
@@ -17,11 +18,13 @@ __all__ = [
     "check_shape",
     "dtype_name",
     "has_data",
+    "is_plain",
     "plain_shape",
     "shape_of",
     "snapshot",
     "spec_of",
     "to_numpy",
+    "view_of",
 ]
 
 # NumPy has no name of its own for these; the bits are reinterpreted, so no value is rounded.
@@ -140,3 +143,37 @@ def check_shape(name: str, expected: tuple[int | None, ...], got: tuple[int, ...
     if not fits:
         shown = "[" + ", ".join("?" if e is None else str(e) for e in expected) + "]"
         raise FeedError(f"Cannot feed {name!r}: its shape is {shown}, the fed value has shape {list(got)}.")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie in host memory as they are."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.is_nested)
+    )
+
+
+def view_of(tensor: torch.Tensor) -> TensorView:
+    """The memory of a tensor as debug ops read it, without a copy if it is dense, plain and on the CPU.
+
+    Of a sparse tensor only the values are seen, of a nested one all of them in a row: what is not stored
+    cannot be wrong.
+    """
+    if not is_plain(tensor):
+        tensor = _made_plain(tensor.detach())
+    return TensorView(
+        tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor
+    )
+
+
+def _made_plain(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.is_nested:
+        tensor = tensor.values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
+    if tensor.is_meta:
+        return tensor  # it has no elements, which a view with address 0 says
+    return tensor.cpu().resolve_conj().resolve_neg()

@@ -7,7 +7,7 @@ a step; what needs the whole value is copied when it is watched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries, is_plain
+from tensortap.engines.torch.bad_values import BadValues
+from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.schema import UNINITIALISED
-from tensortap.engines.torch.values import dtype_name
+from tensortap.engines.torch.values import view_of
 from tensortap.ops.debug_ops import DebugNumericSummary
-from tensortap.ops.view import TensorView
 from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
     from tensortap.watch.plan import Wanted
 
-__all__ = ["Watching", "is_elsewhere", "view_of"]
+__all__ = ["Watching", "is_elsewhere"]
 
 
 def is_elsewhere(tensor: torch.Tensor) -> bool:
@@ -44,13 +44,25 @@ class _Deferred:
 
 
 class Watching:
-    """Shows the watched tensors of one run to its publisher."""
+    """Shows the watched tensors of one run to its publisher.
 
-    def __init__(self, publisher: Publisher) -> None:
+    Args:
+        publisher: of the run.
+        keep_bad: how many makers of bad values are recorded whole.
+        bad_shown: which have been, in earlier runs; kept up to date.
+    """
+
+    def __init__(self, publisher: Publisher, keep_bad: int, bad_shown: MutableMapping[str, int]) -> None:
         self._publisher = publisher
         self._wants = publisher.wants
         self._deferred: dict[tuple[float, float], _Deferred] = {}
-        self._pills = Pills(publisher)
+        self.bad = BadValues(publisher, keep_bad, bad_shown)
+        self._pills = self.bad.waiting = Pills(publisher, self.bad)
+
+    @property
+    def stops(self) -> bool:
+        """Whether a debug server has set breakpoints: at one, `tap` waits, and `replacement` may have a value."""
+        return bool(self._publisher.breakpoints)
 
     @property
     def publisher(self) -> Publisher:
@@ -67,7 +79,9 @@ class Watching:
         wanted = self.wants(node, slot)
         if wanted is None:
             return
-        if is_elsewhere(tensor):
+        if self.stops and self._publisher.stops_at(wanted, node, slot):
+            pass  # published at once, whatever it is and wherever
+        elif is_elsewhere(tensor):
             wanted = self._defer_summaries(wanted, node, slot, tensor)
         elif len(wanted) == 1 and self._pills.add(wanted[0], node, slot, tensor):
             return
@@ -130,28 +144,3 @@ class Watching:
                 values[place, : len(row)] = row
             hand_over_summaries(self._publisher, deferred.targets, values)
         self._deferred.clear()
-
-
-def view_of(tensor: torch.Tensor) -> TensorView:
-    """The memory of a tensor as debug ops read it, without a copy if it is dense, plain and on the CPU.
-
-    Of a sparse tensor only the values are seen, of a nested one all of them in a row: what is not stored
-    cannot be wrong.
-    """
-    if not is_plain(tensor):
-        tensor = _made_plain(tensor.detach())
-    return TensorView(
-        tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor
-    )
-
-
-def _made_plain(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.is_nested:
-        tensor = tensor.values()
-    elif tensor.layout is not torch.strided:
-        tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    if tensor.is_meta:
-        return tensor  # it has no elements, which a view with address 0 says
-    return tensor.cpu().resolve_conj().resolve_neg()

@@ -149,7 +149,10 @@ class Decoder:
         self._names.start_run()
         lanes = self.plan_for(plan)
         emits = bool(plan.taps or plan.captures or plan.watching is not None)
-        session = self.library.tt_begin(self.handle, lanes.handle, emits)
+        keep_bad = 0 if plan.watching is None else plan.watching.bad.limit
+        session = self.library.tt_begin(self.handle, lanes.handle, emits, keep_bad)
+        if plan.traced:
+            self.library.tt_trace(self.handle)
         try:
             run = self._run = _Run(self, plan, program, observation, lanes)
             run.lanes.open(self.handle)
@@ -170,6 +173,9 @@ class Decoder:
             raise
         finally:
             observation.nodes[:] = self._executed()
+            if plan.traced:
+                nbytes = 40 * self.library.tt_execution_count(self.handle)
+                observation.executions = ctypes.string_at(self.library.tt_executions(self.handle), nbytes)
             self.library.tt_end(self.handle, session)
             self._run = None
             self._call = _ARGUMENTS_OF_NOTHING
@@ -443,7 +449,7 @@ class Decoder:
             _ARGUMENTS_OF_NOTHING,
         )  # what is held cannot be reused by autograd
         tensors = outputs or op.split(args, kwargs)[0]
-        caller = sys._getframe(2)
+        caller = sys._getframe(1).f_back  # none on a thread that runs no Python
         forward_node = self._entries[forward].node if forward >= 0 else None
         frame = first_user_frame(caller)
         stack = (
@@ -477,8 +483,9 @@ class Decoder:
     ) -> None:
         """An op raised: keep its node, and where the exception will say it began."""
         node = self._node(operator, entry, known, forward, inputs, controls, ())
-        caller = sys._getframe(1)
-        self._current.failed = (node, caller.f_code, caller.f_lasti)
+        caller = sys._getframe().f_back
+        if caller is not None:
+            self._current.failed = (node, caller.f_code, caller.f_lasti)
 
     def failure_was_caught(self) -> None:
         """The program goes on after an op raised: what it raises later is something else."""
@@ -526,6 +533,20 @@ class Decoder:
                 tap(node, slot, tensor)
             except Exception:
                 run.observation.fault(f"tapping {name!r}")
+
+    def made_bad(
+        self,
+        number: int,
+        outputs: tuple[torch.Tensor, ...],
+        values: tuple[int, ...],
+        tensors: tuple[torch.Tensor | None, ...],
+        began: int,
+    ) -> None:
+        """Have the values recorded of a node that has made a bad one of good ones."""
+        watching = self._current.plan.watching
+        assert watching is not None
+        names = (self._tensor_name(value) for value in values)
+        watching.bad.keep(self._nodes[number], outputs, zip(names, tensors, strict=True), began)
 
     def without_data(self, node: int, slot: int) -> None:
         """Note a tensor whose memory had been freed."""

@@ -73,7 +73,9 @@ struct Lane {
   size_t data_size = 0, used = 0, count = 0, row_size = 0;
   int64_t muted = 0;
 
-  bool is_full(size_t more) const { return count * sizeof(Row) + sizeof(Row) > row_size || used + more > data_size; }
+  bool has_room(size_t from, size_t more) const {
+    return rows != nullptr && data != nullptr && (count + 1) * sizeof(Row) <= row_size && from + more <= data_size;
+  }
 
   bool make_room(size_t more) {
     if (rows == nullptr) {

@@ -36,19 +36,18 @@
 
 #include "frames.h"
 #include "lanes.h"
+#include "parallel.h"
 #include "values.h"
 
 namespace tensortap {
 namespace {
-
-using SummaryKernel = void (*)(const void* data, int dtype, int rank, const int64_t* sizes, const int64_t* strides,
-                               double lower, double upper, double* row);
 
 constexpr int kMaxVariants = 4;
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 constexpr int32_t kNone = -1;
 constexpr uint64_t kNoSequence = UINT64_MAX;  // of nodes that belong to a parameter
 
+std::atomic<uint64_t> next_run{1};  // runs are told apart also when their observers are gone
 std::atomic<uint64_t> process_generation{1};  // changes in a forked child, which is not the process being observed
 
 // ---- what is known of operators, names and nodes; lives as long as the session ----
@@ -104,11 +103,16 @@ struct Plan {
   struct Node {
     uint32_t version = 0;
     uint32_t slots = 0;  // outputs that are resolved, from the first on
+    uint8_t bad = 0;     // kinds of bad values whose making has been shown
     c10::SmallVector<c10::SmallVector<Tap, 1>, 1> taps;  // empty while none of them is watched
   };
   std::vector<Node> nodes;
   bool watches = false;
 };
+
+// Kinds of bad values, as bits.
+constexpr int kNan = 1, kNegativeInfinity = 2, kPositiveInfinity = 4;
+constexpr int kUnknown = -1;
 
 struct Parameter {
   int32_t index, scope, label, leaf_scope;
@@ -125,22 +129,37 @@ struct Module {
   bool recomputed;  // called by the backward pass
 };
 
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
 struct Pending {
   Operator* op = nullptr;
+  uint64_t run = 0;
   int32_t entry = kNone, forward = kNone, owner = 0;
   uint64_t begin = 0, arguments = 0;
   int32_t known = kNone;  // a node that differs at most in its output types
   int uncaught = 0;
+  int64_t number = 0;  // of the call, see Thread
   bool valid = false, decoded = false;
   c10::SmallVector<Value, 8> inputs;
+  c10::SmallVector<WeakTensor, 4> tensors;  // the inputs, if bad values are looked for
   c10::SmallVector<int32_t, 2> controls;
   c10::SmallVector<c10::TensorImpl*, 2> written;
   std::vector<at::Tensor> kept;
 };
 
+// One output of an executed op: what it takes to find the op, and its memory, in the record of PyTorch's profiler.
+struct Execution {
+  int64_t position;  // of the node in the run
+  int64_t thread, call;
+  int64_t slot;  // -1 for an op without outputs
+  int64_t address;
+};
+
 struct Run {
   uint64_t id = 0, generation = 0;
   std::vector<int32_t> nodes;
+  std::vector<Execution> executions;
+  bool traced = false;
   Values values;
   std::vector<int32_t> forward_of;  // by sequence number, from first_sequence
   uint64_t first_sequence = 0, next_sequence = 0;
@@ -149,14 +168,24 @@ struct Run {
   Plan* plan = nullptr;
   int64_t timestamp = 0, oldest = 0;
   size_t position = 0;  // names given so far
+  bool seeks_bad = false;
+  int64_t began = 0;  // a time before the records of the last op
+  int bad_left = 0;  // makers of bad values still to be shown
+  ska::flat_hash_map<Value, int> bad;
 };
 
 // Held for a microsecond at a time, and hardly ever by two threads: only who flushes the records of a run that hangs, and
 // the threads of autograd, come from outside the thread of the run.
 class SpinLock {
  public:
-  bool try_lock() { return !taken_.exchange(true, std::memory_order_acquire); }
-  void unlock() { taken_.store(false, std::memory_order_release); }
+  bool try_lock() {
+    const uint64_t generation = process_generation.load(std::memory_order_relaxed);
+    uint64_t holder = kFree;
+    if (taken_.compare_exchange_strong(holder, generation, std::memory_order_acquire)) return true;
+    // In a forked child, the thread that held it in the parent does not exist.
+    return holder != generation && taken_.compare_exchange_strong(holder, generation, std::memory_order_acquire);
+  }
+  void unlock() { taken_.store(kFree, std::memory_order_release); }
 
   // Waits without the GIL, which the thread that holds the lock may need to go on.
   void lock() {
@@ -167,7 +196,8 @@ class SpinLock {
   }
 
  private:
-  std::atomic<bool> taken_{false};
+  static constexpr uint64_t kFree = 0;
+  std::atomic<uint64_t> taken_{kFree};  // the process that holds it, by its generation
 };
 
 class Observer;
@@ -179,6 +209,7 @@ struct Thread {
   int depth = 0;
   int opaque_depth = 0;  // depth of the op whose inside is not looked at, 0 for none
   bool busy = false;     // ops of our own
+  int64_t calls = 0;     // RecordFunctions of this run so far, our own ones included: the profiler sees the same
   Pending pending;
 };
 
@@ -212,6 +243,12 @@ bool is_wrapper_key(c10::DispatchKey key) {
   }
 }
 
+// Ops of our own are no part of an autograd graph, and no mode of the user sees them.
+struct Unnoticed {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard without_modes{c10::python_ks};
+};
+
 bool is_optional_wrapper_key(c10::DispatchKey key) {
   using K = c10::DispatchKey;
   return key == K::FuncTorchVmapMode || key == K::VmapMode || c10::autocast_dispatch_keyset.has(key);
@@ -234,6 +271,10 @@ class Observer {
   // ---- the two moments of an op ----
 
   void start(Thread& thread, const at::RecordFunction& fn) {
+    if (thread.run != run.id) {  // the first call of this run on another thread
+      thread.run = run.id;
+      thread.calls = 1;
+    }
     if (failed_last_) {  // and the program went on
       failed_last_ = false;
       WithPython python;
@@ -254,11 +295,14 @@ class Observer {
     if (descends(*op, keys_of(local, arguments))) return;
     thread.opaque_depth = thread.depth;
     call.op = op;
+    call.run = run.id;
+    call.number = thread.calls - 1;
     call.uncaught = std::uncaught_exceptions();
     call.decoded = false;
     call.known = call.forward = kNone;
     call.owner = 0;
     call.inputs.clear();
+    call.tensors.clear();
     call.controls.clear();
     call.written.clear();
     call.kept.clear();
@@ -296,9 +340,15 @@ class Observer {
     Pending& call = thread.pending;
     if (!call.valid) return;
     call.valid = false;
+    if (call.run != run.id) {  // it began in a run that is over, whose operators may be gone
+      call.kept.clear();
+      call.tensors.clear();
+      return;
+    }
     if (thread.observer == this) attribute_sequence_numbers(call.entry);
     if (std::uncaught_exceptions() > call.uncaught) {
       call.kept.clear();
+      call.tensors.clear();
       report_failure(call);
       return;
     }
@@ -334,12 +384,24 @@ class Observer {
       if (call.owner != 0) run.owners[value] = call.owner;
     }
     const int32_t node = node_of(call, end);
+    if (run.traced) note_execution(call.number);
     run.nodes.push_back(node);
     if (run.plan->watches) {
       const bool fresh = !op.is_view && call.written.empty();
-      for (size_t slot = 0; slot < outputs_.size(); ++slot) emit(node, slot, *outputs_[slot], fresh);
+      const int inherited = kinds_of_inputs(call);
+      int kinds = 0;
+      if (run.seeks_bad) run.began = now();
+      for (size_t slot = 0; slot < outputs_.size(); ++slot) {
+        const int found = emit(node, slot, *outputs_[slot], fresh);
+        if (found > 0) kinds |= found;
+        note_bad(value_of(call.entry, int64_t(slot)), found == kUnknown ? inherited : found);
+      }
+      // The first bad value, or the first NaN that comes of infinities.
+      if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & kNan & ~inherited;
+      if (kinds != 0) show_bad(&call, node, kinds);
     }
     call.kept.clear();
+    call.tensors.clear();
   }
 
   // ---- gradients of parameters, complete ----
@@ -367,7 +429,7 @@ class Observer {
     }
     run.values.assign(gradient, place, value_of(entry, 0));
     run.nodes.push_back(node);
-    if (run.plan->watches) emit(node, 0, gradient, false);
+    if (run.plan->watches) note_bad(value_of(entry, 0), emit(node, 0, gradient, false));
   }
 
   // ---- modules, announced by PyTorch's global hooks ----
@@ -433,11 +495,16 @@ class Observer {
     return origin == nullptr ? kNoValue : origin->value;
   }
 
-  void begin_run(Plan* plan) {
-    run.id += 1;
+  void begin_run(Plan* plan, int keep_bad) {
+    run.id = next_run.fetch_add(1);
+    run.seeks_bad = keep_bad > 0;
+    run.bad_left = keep_bad;
+    run.bad.clear();
     run.generation = process_generation.load();
     run.plan = plan;
     run.nodes.clear();
+    run.executions.clear();
+    run.traced = false;
     run.values.clear();
     run.owners.clear();
     run.forward_of.clear();
@@ -667,6 +734,8 @@ class Observer {
   }
 
   void read_tensor(Pending& call, const at::Tensor& tensor) {
+    // Weak, so that nothing is kept from being freed or reused.
+    if (run.seeks_bad) call.tensors.emplace_back(tensor.getIntrusivePtr());
     const Place place = place_of(tensor);
     Origin* origin = run.values.find(place);
     if (origin == nullptr && scope.in_optimizer) {
@@ -699,9 +768,10 @@ class Observer {
   // Makes a tensor from outside, used for the first time, a node of the run.
   void use_source(Origin& origin, const at::Tensor& tensor) {
     const int32_t node = run.values.sources[origin.source].node;
+    const Value value = origin.value;
     origin.source = -1;
     run.nodes.push_back(node);
-    if (run.plan->watches) emit(node, 0, tensor, false);
+    if (run.plan->watches) emit_source(node, value, tensor);
   }
 
   // Names a tensor that came from nowhere, after the op that uses it first.
@@ -731,7 +801,7 @@ class Observer {
       }
       run.values.assign(tensor, place, value_of(entry, 0));
       run.nodes.push_back(node);
-      if (run.plan->watches) emit(node, 0, tensor, false);
+      if (run.plan->watches) emit_source(node, value_of(entry, 0), tensor);
       return value_of(entry, 0);
     }
     // A view, made where nobody could see it, of memory that does have a name.
@@ -739,7 +809,7 @@ class Observer {
     const int32_t writer = memory->writer;
     if (root->source >= 0) {
       const Source source = run.values.sources[root->source];
-      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      Unnoticed unnoticed;
       use_source(*root, tensor.as_strided(source.sizes, source.strides, source.offset));
     }
     const int32_t entry = next(inner, as_strided_label);
@@ -755,7 +825,7 @@ class Observer {
     }
     run.values.assign(tensor, place, value_of(entry, 0));
     run.nodes.push_back(node);
-    if (run.plan->watches) emit(node, 0, tensor, false);
+    if (run.plan->watches) note_bad(value_of(entry, 0), emit(node, 0, tensor, false));
     return value_of(entry, 0);
   }
 
@@ -946,6 +1016,18 @@ class Observer {
 
   // ---- outputs ----
 
+  void note_execution(int64_t call) {
+    const int64_t position = int64_t(run.nodes.size()), thread = int64_t(at::RecordFunction::currentThreadId());
+    if (outputs_.empty()) run.executions.push_back({position, thread, call, -1, 0});
+    for (size_t slot = 0; slot < outputs_.size(); ++slot) {
+      const at::Tensor& tensor = *outputs_[slot];
+      const void* address =
+          has_plain_storage(tensor) ? tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
+                                    : nullptr;
+      run.executions.push_back({position, thread, call, int64_t(slot), reinterpret_cast<int64_t>(address)});
+    }
+  }
+
   void collect(const c10::IValue& value) {
     if (value.isTensor()) {
       if (value.toTensor().defined()) outputs_.push_back(&value.toTensor());
@@ -986,13 +1068,14 @@ class Observer {
     }
   }
 
-  void emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
+  // Records an output; says which kinds of bad values it has, if its summary was made.
+  int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
     const auto taps = taps_of(node, slot);
-    if (taps.empty()) return;
+    if (taps.empty()) return kUnknown;
     if (!fresh && !has_data(tensor)) {
       WithPython python;
       Object(PyObject_CallMethod(decoder_, "without_data", "in", node, Py_ssize_t(slot)));
-      return;
+      return kUnknown;
     }
     bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1 &&
                   (tensor.const_data_ptr() != nullptr || tensor.numel() == 0);
@@ -1007,13 +1090,14 @@ class Observer {
       WithPython python;
       Object wrapped(THPVariable_Wrap(tensor));
       Object(PyObject_CallMethod(decoder_, "tap", "inO", node, Py_ssize_t(slot), wrapped.get()));
-      return;
+      return kUnknown;
     }
     const int64_t time = now();
+    int kinds = kUnknown;
     for (const Tap& tap : taps) {
       Lane& lane = run.lanes[tap.lane];
       if (lane.kind == Lane::kSummary) {
-        add_summary(size_t(tap.lane), tap.key, code, tensor, time);
+        kinds = add_summary(size_t(tap.lane), tap.key, code, tensor, time);
       } else {
         add_copy(size_t(tap.lane), tap.key, tensor, time);
       }
@@ -1025,23 +1109,85 @@ class Observer {
     } else if (time - run.oldest > kMaxAgeMicroseconds) {
       flush();
     }
+    return kinds;
   }
 
-  void add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time) {
+  void emit_source(int32_t node, Value value, const at::Tensor& tensor) {
+    const int kinds = emit(node, 0, tensor, false);
+    note_bad(value, kinds);
+    if (kinds > 0) {
+      outputs_.assign(1, &tensor);
+      show_bad(nullptr, node, kinds);
+    }
+  }
+
+  // ---- bad values ----
+
+  void note_bad(Value value, int kinds) {
+    if (run.seeks_bad && kinds > 0) run.bad[value] = kinds;
+  }
+
+  int kinds_of_inputs(const Pending& call) const {
+    int kinds = 0;
+    if (run.bad.empty()) return kinds;
+    for (Value value : call.inputs) {
+      auto found = run.bad.find(value);
+      if (found != run.bad.end()) kinds |= found->second;
+    }
+    return kinds;
+  }
+
+  // Shows a node that has just made a bad value of good ones, with its outputs and what is left of its inputs.
+  void show_bad(Pending* call, int32_t node, int kinds) {
+    if (!run.seeks_bad) return;
+    Plan::Node& known = run.plan->nodes[node];
+    if ((kinds & ~known.bad) == 0) return;
+    known.bad |= uint8_t(kinds);
+    if (run.bad_left == 0) return;
+    run.bad_left -= 1;
+    flush();  // records leave in the order of time
+    WithPython python;
+    Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      PyTuple_SET_ITEM(outputs.get(), Py_ssize_t(i), Object(THPVariable_Wrap(*outputs_[i])).release());
+    }
+    const size_t count = call == nullptr ? 0 : std::min(call->inputs.size(), call->tensors.size());
+    Object values(PyTuple_New(Py_ssize_t(count))), inputs(PyTuple_New(Py_ssize_t(count)));
+    for (size_t i = 0; i < count; ++i) {
+      at::Tensor tensor(call->tensors[i].lock());
+      const bool is_there = tensor.defined() && !is_written(*call, tensor) && has_data(tensor);
+      PyObject* shown = is_there ? Object(THPVariable_Wrap(tensor)).release() : Py_NewRef(Py_None);
+      PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);
+      PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), PyLong_FromLongLong(call->inputs[i]));
+    }
+    Object(PyObject_CallMethod(decoder_, "made_bad", "iOOOL", node, outputs.get(), values.get(), inputs.get(),
+                               (long long)run.began));
+  }
+
+  int add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time) {
     Lane& lane = run.lanes[number];
     const size_t rank = size_t(tensor.dim());
     const size_t nbytes = (kSummaryHeader + rank) * sizeof(double);
     double row[kSummaryHeader + kMaxRank];
-    summarise_(tensor.const_data_ptr(), code, int(rank), tensor.sizes().data(), tensor.strides().data(), lane.lower,
-               lane.upper, row);
-    if (lane.mute_if_healthy && row[2] == 0 && row[3] == 0 && row[7] == 0) {
+    const void* values = tensor.const_data_ptr();
+    if (tensor.is_contiguous() && summarise_in_parallel(summarise_, values, code, tensor.numel(), tensor.element_size(),
+                                                        lane.lower, lane.upper, row)) {
+      row[kSummaryHeader - 1] = double(rank);
+      for (size_t i = 0; i < rank; ++i) row[kSummaryHeader + i] = double(tensor.size(int64_t(i)));
+    } else {
+      summarise_(values, code, int(rank), tensor.sizes().data(), tensor.strides().data(), lane.lower, lane.upper, row);
+    }
+    const int kinds = (row[2] != 0 ? kNan : 0) | (row[3] != 0 ? kNegativeInfinity : 0) |
+                      (row[7] != 0 ? kPositiveInfinity : 0);
+    if (lane.mute_if_healthy && kinds == 0) {
       lane.muted += 1;
-      return;
+      return kinds;
     }
     char* data = room_for(number, nbytes);
     std::memcpy(data, row, nbytes);
     const int64_t dims[] = {int64_t(kSummaryHeader + rank)};
     finish_row(lane, key, time, nbytes, 1, dims);
+    return kinds;
   }
 
   void add_copy(size_t number, uint32_t key, const at::Tensor& tensor, int64_t time) {
@@ -1051,7 +1197,7 @@ class Observer {
       if (tensor.is_contiguous()) {
         std::memcpy(data, tensor.const_data_ptr(), nbytes);
       } else {
-        at::AutoDispatchBelowADInplaceOrView below_autograd;
+        Unnoticed unnoticed;
         const at::Tensor dense = tensor.contiguous();
         std::memcpy(data, dense.const_data_ptr(), nbytes);
       }
@@ -1064,11 +1210,13 @@ class Observer {
     // Values can be mapped from the file, so they lie at multiples of 64; pills are read from the index.
     const size_t alignment = lane.kind == Lane::kCopy ? 64 : 8;
     const size_t aligned = (lane.used + alignment - 1) & ~(alignment - 1);
-    if (lane.data != nullptr && aligned <= lane.data_size) {
+    if (lane.has_room(aligned, nbytes)) {
       std::memset(lane.data + lane.used, 0, aligned - lane.used);  // it is written too, and the block has been used
+      lane.used = aligned;
+      return lane.data + aligned;
     }
-    lane.used = aligned;
-    if (lane.rows != nullptr && lane.is_full(nbytes)) flush_lane(number);
+    flush_lane(number);
+    lane.discard();  // what is left of it is empty
     if (!lane.make_room(nbytes)) throw std::bad_alloc();
     return lane.data + lane.used;
   }
@@ -1130,9 +1278,9 @@ Observer* observer_of(Thread& thread) {
 
 // Work of our own must not be observed, nor become part of anybody's autograd graph.
 struct Busy {
-  explicit Busy(Thread& thread) : thread(thread) { thread.busy = true; }
-  ~Busy() { thread.busy = false; }
-  Thread& thread;
+  explicit Busy(Thread& thread) : thread_(thread) { thread.busy = true; }
+  ~Busy() { thread_.busy = false; }
+  Thread& thread_;
 };
 
 template <class Work>
@@ -1151,6 +1299,7 @@ void guarded(Thread& thread, Observer& observer, const char* where, Work work) {
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   Thread& thread = this_thread();
+  thread.calls += 1;
   if (thread.busy) return nullptr;
   thread.depth += 1;
   if (thread.opaque_depth != 0) return nullptr;
@@ -1239,13 +1388,14 @@ EXPORT void tt_delete(Observer* observer) { delete observer; }
 EXPORT Plan* tt_new_plan() { return new Plan; }
 EXPORT void tt_delete_plan(Plan* plan) { delete plan; }
 
-EXPORT Session* tt_begin(Observer* observer, Plan* plan, int watches) {
+EXPORT Session* tt_begin(Observer* observer, Plan* plan, int watches, int keep_bad) {
   Thread& thread = this_thread();
   plan->watches = watches != 0;
-  observer->begin_run(plan);
+  observer->begin_run(plan, keep_bad);
   auto* session = new Session;
   std::swap(session->saved, thread);
   thread.observer = observer;
+  thread.run = observer->run.id;
   return session;
 }
 
@@ -1284,6 +1434,10 @@ EXPORT void tt_end(Observer* observer, Session* session) {
 
 EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }
 EXPORT const int32_t* tt_nodes(Observer* observer) { return observer->run.nodes.data(); }
+
+EXPORT void tt_trace(Observer* observer) { observer->run.traced = true; }
+EXPORT int64_t tt_execution_count(Observer* observer) { return int64_t(observer->run.executions.size()); }
+EXPORT const Execution* tt_executions(Observer* observer) { return observer->run.executions.data(); }
 
 // The hooks as Python objects, new references.
 EXPORT PyObject* tt_module_hooks(Observer* observer) {

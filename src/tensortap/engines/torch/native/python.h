@@ -6,9 +6,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -20,8 +22,15 @@ namespace tensortap {
 // Holds the GIL, and keeps an exception that is on its way from being lost.
 class WithPython {
  public:
-  WithPython() : state_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
+  WithPython() : state_(PyGILState_Ensure()) {
+    PyErr_Fetch(&type_, &value_, &traceback_);
+    if (c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+      modes_ = c10::impl::TorchDispatchModeTLS::get_state();
+      c10::impl::TorchDispatchModeTLS::set_state({});
+    }
+  }
   ~WithPython() {
+    if (modes_.has_value()) c10::impl::TorchDispatchModeTLS::set_state(std::move(*modes_));
     PyErr_Restore(type_, value_, traceback_);
     PyGILState_Release(state_);
   }
@@ -31,8 +40,9 @@ class WithPython {
  private:
   PyGILState_STATE state_;
   PyObject *type_, *value_, *traceback_;
-  // What Python does with tensors must not become part of anybody's autograd graph.
+  // What Python does with tensors must not become part of anybody's autograd graph, nor be seen by modes of the user.
   c10::impl::ExcludeDispatchKeyGuard below_autograd_{c10::autograd_dispatch_keyset_with_ADInplaceOrView};
+  std::optional<c10::impl::TorchDispatchModeTLS> modes_;
 };
 
 // Thrown when a signal handler has raised in the middle of our work, such as Ctrl-C. That is for the program.

@@ -1,0 +1,373 @@
+"""One run as the analysis sees it: its nodes, and the health of its tensors in the order they were made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensortap.analyze.health import DTYPE_NAMES, Health
+from tensortap.analyze.ops import SOURCES, is_in_place, plain_name
+from tensortap.records import Frame, Node, RunInfo, TensorSpec, split_tensor_name
+
+if TYPE_CHECKING:
+    from tensortap.reader import DebugDumpDir
+
+__all__ = ["RunFacts", "facts_of_dump", "module_of", "node_of_proto", "phase_of"]
+
+_PILL, _NANS, _VALUE = "DebugNumericSummary", "DebugNanCount", "DebugIdentity"
+_PILL_BYTES = 14 * 8
+_FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
+
+
+class RunFacts:
+    """What is known of one run.
+
+    Made from a run directory by `facts_of_dump`, or directly from nodes and healths while the run is still alive.
+
+    Args:
+        info: number, step, time and rank.
+        nodes: the executed nodes by name.
+        healths: health of the recorded tensors, in the order they were made; or a function that works one out.
+        times: microseconds since the epoch at which tensors were complete, as far as known.
+        values: gives the value of a tensor if it was recorded, else None.
+        source_lines: gives the text of a source line if the file is known, else None.
+        is_muted: healthy tensors were left out on purpose, so that what is missing was good.
+        name: of the run directory.
+        notices: what is unusual about the run, in sentences.
+
+    >>> log = Node("log", "aten::log", inputs=("x:0",))
+    >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})
+    >>> facts.info.global_step, facts.is_bad("log:0"), facts.health("x:0")
+    (7, False, None)
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        nodes: Mapping[str, Node],
+        healths: Mapping[str, Health | Callable[[], Health | None]],
+        *,
+        times: Mapping[str, int] | None = None,
+        values: Callable[[str], Any] = lambda tensor: None,
+        source_lines: Callable[[Frame], str | None] = lambda frame: None,
+        is_muted: bool = False,
+        name: str = "",
+        notices: Iterable[str] = (),
+    ) -> None:
+        self.info = info
+        self.nodes = nodes
+        self.value = values
+        self.source_line = source_lines
+        self.is_muted = is_muted
+        self.name = name
+        self.notices = list(notices)
+        self.times = {} if times is None else times
+        self._healths = dict(healths)
+        self.order = {tensor: place for place, tensor in enumerate(self._healths)}
+        self._consumers: dict[str, list[tuple[str, int]]] | None = None
+        self._op_types: dict[str, str] | None = None
+
+    @property
+    def tensors(self) -> list[str]:
+        """Names of the recorded tensors in the order they were made."""
+        return list(self._healths)
+
+    def health(self, tensor: str) -> Health | None:
+        """Health of a tensor, None if it was not recorded."""
+        found = self._healths.get(tensor)
+        if callable(found):
+            found = found()
+            if found is None:
+                del self._healths[tensor]
+            else:
+                self._healths[tensor] = found
+        return found
+
+    def is_bad(self, tensor: str) -> bool:
+        """Whether a tensor is known to hold a NaN or an infinity."""
+        found = self.health(tensor)
+        return found is not None and found.is_bad
+
+    def node_of(self, tensor: str) -> Node | None:
+        """The node that made a tensor, None if the graph does not have it."""
+        return self.nodes.get(split_tensor_name(tensor)[0])
+
+    def spec(self, tensor: str) -> TensorSpec | None:
+        """Dtype and shape of a tensor as the graph says."""
+        node, slot = self.node_of(tensor), split_tensor_name(tensor)[1] or 0
+        return node.outputs[slot] if node is not None and slot < len(node.outputs) else None
+
+    @property
+    def op_types(self) -> dict[str, str]:
+        """Op types of all nodes by name."""
+        if self._op_types is None:
+            if isinstance(self.nodes, _LazyNodes):
+                self._op_types = self.nodes.op_types()
+            else:
+                self._op_types = {name: node.op_type for name, node in self.nodes.items()}
+        return self._op_types
+
+    def consumers(self, tensor: str) -> list[tuple[Node, int]]:
+        """The nodes that take a tensor, each with the place it takes it at."""
+        if self._consumers is None:
+            consumers: dict[str, list[tuple[str, int]]] = {}
+            for name in self.nodes:
+                inputs = (
+                    self.nodes.inputs(name) if isinstance(self.nodes, _LazyNodes) else self.nodes[name].inputs
+                )
+                for place, taken in enumerate(inputs):
+                    consumers.setdefault(taken, []).append((name, place))
+            self._consumers = consumers
+        return [(self.nodes[name], place) for name, place in self._consumers.get(tensor, ())]
+
+    def written_variable(self, tensor: str) -> str | None:
+        """The variable that an operation in place has changed by making this tensor; None if it did not."""
+        name, seen = tensor, 0
+        while seen < 10_000:
+            node, slot = self.node_of(name), split_tensor_name(name)[1] or 0
+            if node is None:
+                return None
+            if node.op_type in SOURCES:
+                return node.name if seen and node.op_type.startswith("Var") else None
+            if node.op_type == "AccumulateGrad":
+                return None
+            written = slot
+            if plain_name(node.op_type) in _HIDDEN_WRITES and slot in (3, 4):
+                pass  # running statistics, which are inputs 3 and 4 too
+            elif not is_in_place(node.op_type):
+                return None
+            if written >= len(node.inputs):
+                return None
+            name = node.inputs[written]
+            seen += 1
+        return None
+
+    def __iter__(self) -> Iterator[tuple[str, Health]]:
+        for tensor in self.tensors:
+            health = self.health(tensor)
+            if health is not None:
+                yield tensor, health
+
+
+_HIDDEN_WRITES = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"])
+
+
+def phase_of(node: Node) -> str:
+    """Where in a step a node belongs: forward, backward, optimizer, input or parameter.
+
+    >>> phase_of(Node("gradients/model/fc/addmm/mm", "aten::mm")), phase_of(Node("x", "Placeholder"))
+    ('backward', 'input')
+    """
+    if node.name.startswith("gradients/") or node.op_type == "AccumulateGrad" or node.forward is not None:
+        return "backward"
+    if node.name.startswith("optimizer/"):
+        return "optimizer"
+    if node.op_type in SOURCES:
+        return "parameter" if node.op_type.startswith("Var") else "input"
+    return "forward"
+
+
+def module_of(node: Node) -> str | None:
+    """The path of the module a node was executed in, or whose gradient or parameter it works on.
+
+    >>> module_of(Node("gradients/model/fc/addmm/mm", "aten::mm", forward="model/fc/addmm"))
+    'model/fc'
+    >>> module_of(Node("optimizer/AdamW/model/fc/weight/addcdiv_", "aten::addcdiv_"))
+    'model/fc'
+    """
+    parts = node.name.split("/")
+    if node.forward is not None:
+        parts = node.forward.split("/")
+    elif node.op_type == "AccumulateGrad":
+        parts = parts[1:]
+    elif parts[0] == "gradients":
+        parts = parts[1:-1]
+    elif parts[0] == "optimizer":
+        parts = parts[2:-1]
+    elif node.op_type == "Const":
+        parts = parts[:-1]
+    return "/".join(parts[:-1]) or None
+
+
+def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
+    """The facts of a run on disk."""
+    healths: dict[str, Health | Callable[[], Health | None]] = {}
+    times: dict[str, int] = {}
+    values: dict[str, Any] = {}
+    data = [datum.stored for datum in dump.dumped_tensor_data]
+    for stored in data:
+        tensor = stored.tensor_name
+        times.setdefault(tensor, stored.timestamp)
+        if stored.debug_op == _PILL and stored.inline is not None and len(stored.inline) >= _PILL_BYTES:
+            known = healths.get(tensor)
+            # Of several executions the first bad one tells most, else the last.
+            if not isinstance(known, Health) or not known.is_bad:
+                healths[tensor] = Health.of_pill(stored.inline)
+        elif stored.debug_op == _VALUE:
+            values.setdefault(tensor, []).append(stored.load)
+            healths.setdefault(tensor, partial(_health_of, values[tensor]))
+        elif stored.debug_op in (_NANS, _PILL):
+            healths.setdefault(tensor, partial(_small_health, stored.load, stored.debug_op))
+
+    def value(tensor: str) -> Any:
+        loads = values.get(tensor)
+        found = loads[-1]() if loads else None
+        return found if isinstance(found, np.ndarray) else None
+
+    return RunFacts(
+        _info_of(dump),
+        _nodes_of(dump),
+        healths,
+        times=times,
+        values=value,
+        source_lines=_SourceLines(dump),
+        is_muted=bool(dump.counts.get("muted")),
+        name=dump.dump_root.name,
+        notices=dump.notices,
+    )
+
+
+def _health_of(loads: list[Callable[[], Any]]) -> Health | None:
+    found = None
+    for load in loads:
+        found = Health.of_value(load())
+        if found is not None and found.is_bad:
+            break
+    return found
+
+
+def _small_health(load: Callable[[], Any], debug_op: str) -> Health | None:
+    value = load()
+    if not isinstance(value, np.ndarray) or not value.size:
+        return None
+    if debug_op == _NANS:
+        return Health.of_nan_count(int(value.reshape(-1)[0]))
+    return Health.of_pill(value.astype(np.float64).tobytes()) if value.nbytes >= _PILL_BYTES else None
+
+
+def _info_of(dump: DebugDumpDir) -> RunInfo:
+    known: RunInfo | None = getattr(dump.source, "info", None)
+    if known is not None:
+        return known
+    metadata = dump.source.core_metadata
+    index, step = (metadata[0].session_run_index, metadata[0].global_step) if metadata else (0, -1)
+    return RunInfo(index, step, dump.t0 or 0, dump.source.task)
+
+
+def _nodes_of(dump: DebugDumpDir) -> Mapping[str, Node]:
+    # Straight from the source: the reader's own form of a graph answers more questions, and takes longer to make.
+    graphs = [graph for graph in map(dump.source.graph, dump.source.devices) if graph is not None]
+    if any(message.name.startswith("__copy_") for graph in graphs for message in graph.node):
+        graphs = list(dump.reconstructed_non_debug_partition_graphs().values())
+    return _LazyNodes({message.name: message for graph in graphs for message in graph.node})
+
+
+class _LazyNodes(Mapping[str, Node]):
+    """Nodes made from their messages when they are asked for."""
+
+    def __init__(self, messages: dict[str, Any]) -> None:
+        self._messages = messages
+        self._nodes: dict[str, Node] = {}
+
+    def __getitem__(self, name: str) -> Node:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = node_of_proto(self._messages[name])
+        return node
+
+    def inputs(self, name: str) -> list[str]:
+        """Tensors a node takes."""
+        return _tensor_names(self._messages[name].input)
+
+    def op_types(self) -> dict[str, str]:
+        """Op types of all nodes."""
+        return {name: message.op for name, message in self._messages.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+
+def node_of_proto(message: Any) -> Node:
+    """A node of a GraphDef, whichever engine wrote it."""
+    attributes = message.attr
+    frames = (
+        [each.decode("utf-8", "replace") for each in attributes["_source"].list.s]
+        if "_source" in attributes
+        else []
+    )
+    dtypes = attributes["_output_dtypes"].list.type if "_output_dtypes" in attributes else ()
+    shapes = attributes["_output_shapes"].list.shape if "_output_shapes" in attributes else ()
+    specs = [
+        TensorSpec(
+            DTYPE_NAMES.get(number, "unknown"), tuple(None if d.size < 0 else d.size for d in shape.dim)
+        )
+        for number, shape in zip(dtypes, shapes, strict=False)
+    ]
+    return Node(
+        message.name,
+        message.op,
+        inputs=tuple(_tensor_names(message.input)),
+        control_inputs=tuple(each[1:] for each in message.input if each[:1] == "^"),
+        outputs=tuple(specs),
+        device=message.device,
+        attributes={
+            key: _attribute(value) for key, value in attributes.items() if key[0] != "_" and key != "T"
+        },
+        stack=tuple(frame for frame in map(_frame, frames) if frame is not None),
+        forward=attributes["_forward"].s.decode() if "_forward" in attributes else None,
+    )
+
+
+def _tensor_names(inputs: Iterable[str]) -> list[str]:
+    """Inputs with their slots, which GraphDef leaves out if they are 0."""
+    return [
+        name if name[-2:-1] == ":" or split_tensor_name(name)[1] is not None else f"{name}:0"
+        for name in inputs
+        if name[:1] != "^"
+    ]
+
+
+def _frame(text: str) -> Frame | None:
+    match = _FRAME.fullmatch(text)
+    return Frame(match["file"], int(match["line"]), match["function"]) if match else None
+
+
+def _attribute(message: Any) -> Any:
+    kind = message.WhichOneof("value")
+    if kind is None:
+        return None
+    value = getattr(message, kind)
+    if kind == "s":
+        return value.decode("utf-8", "replace")
+    if kind == "list":
+        for part in ("i", "f", "b", "s", "type"):
+            items = list(getattr(value, part))
+            if items:
+                return [each.decode("utf-8", "replace") if part == "s" else each for each in items]
+        return []
+    return value if kind in ("i", "f", "b", "type") else str(value)
+
+
+class _SourceLines:
+    """Lines of the stored source files."""
+
+    def __init__(self, dump: DebugDumpDir) -> None:
+        self._dump = dump
+        self._files: dict[str, list[str]] = {}
+
+    def __call__(self, frame: Frame) -> str | None:
+        lines = self._files.get(frame.file)
+        if lines is None:
+            try:
+                lines = self._dump.source_text(frame.file).splitlines()
+            except (KeyError, OSError, ValueError):
+                lines = []
+            self._files[frame.file] = lines
+        return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else None

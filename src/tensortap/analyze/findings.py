@@ -1,0 +1,237 @@
+"""What the search for bad values answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tensortap.analyze.health import Health
+from tensortap.records import Frame, Node
+
+__all__ = ["UNEXPLAINED", "Cause", "Finding", "InputHealth", "Origin", "Report", "RunReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputHealth:
+    """An input of the node that went bad.
+
+    Attributes:
+        health: None if it was not recorded.
+        status: `good`, `bad`, `intended` (infinities that were put there on purpose) or `unknown`.
+    """
+
+    tensor: str
+    health: Health | None
+    status: str
+
+    def __str__(self) -> str:
+        if self.health is None:
+            return {"unknown": "not recorded", "good": "good"}.get(self.status, self.status)
+        return f"{self.health}, intended" if self.status == "intended" else str(self.health)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        health = {"status": self.status} if self.health is None else self.health.as_dict()
+        return {"tensor": self.tensor, "health": {**health, "status": self.status, "text": str(self)}}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a node made a bad value.
+
+    Attributes:
+        kind: a word for programs, such as `log-of-zero`; `unknown` if the cause was not recognised.
+        sentence: the cause in one sentence, with the numbers that prove it.
+        proof: further evidence, one sentence each.
+        advice: what usually helps, or nothing.
+    """
+
+    kind: str
+    sentence: str
+    proof: tuple[str, ...] = ()
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "kind": self.kind,
+            "sentence": self.sentence,
+            "proof": list(self.proof),
+            "advice": self.advice,
+        }
+
+
+UNEXPLAINED = Cause("unknown", "The cause was not recognised.")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value that came bad into a run has become bad.
+
+    Attributes:
+        sentence: what is known, in words.
+        run: the earlier run that made it bad, None if it is not known.
+        node: what made it bad there.
+    """
+
+    sentence: str
+    run: int | None = None
+    node: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"text": self.sentence, "run": self.run, "node": self.node}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One node that made a bad value of good ones, or a value that was bad when it came.
+
+    Attributes:
+        run: number of the run.
+        step: global step, -1 if unknown.
+        timestamp: microseconds since the epoch, 0 if unknown.
+        run_name: of the run directory.
+        node: what made it.
+        slot: which output.
+        health: of that output.
+        phase: forward, backward, optimizer, input or parameter.
+        module: path of the module, None outside of any.
+        source: the innermost line of the user's program, None if unknown.
+        source_text: that line.
+        inputs: what the node was given.
+        propagators: the tensors that went bad because of it, in the order they did.
+        reached: what of importance is among them: the loss, gradients, parameters.
+        is_certain: every input was recorded, and good.
+        cause: why.
+        origin: what is known about where a value that came bad has come from.
+    """
+
+    run: int
+    step: int
+    rank: int
+    timestamp: int
+    run_name: str
+    node: Node
+    slot: int
+    health: Health
+    phase: str
+    module: str | None
+    source: Frame | None
+    source_text: str | None
+    inputs: tuple[InputHealth, ...]
+    propagators: tuple[str, ...]
+    reached: tuple[str, ...]
+    is_certain: bool
+    cause: Cause = UNEXPLAINED
+    origin: Origin | None = None
+
+    @property
+    def tensor(self) -> str:
+        """The tensor that went bad."""
+        return self.node.tensor(self.slot)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        source = None
+        if self.source is not None:
+            source = {
+                "file": self.source.file,
+                "line": self.source.line,
+                "function": self.source.function,
+                "text": self.source_text,
+            }
+        return {
+            "run": self.run,
+            "step": self.step,
+            "rank": self.rank,
+            "run_name": self.run_name,
+            "timestamp": self.timestamp,
+            "node": self.node.name,
+            "tensor": self.tensor,
+            "op_type": self.node.op_type,
+            "phase": self.phase,
+            "module": self.module,
+            "source": source,
+            "stack": [str(frame) for frame in self.node.stack],
+            "cause": self.cause.sentence,
+            "cause_kind": self.cause.kind,
+            "proof": list(self.cause.proof),
+            "advice": self.cause.advice,
+            "inputs": [each.as_dict() for each in self.inputs],
+            "output": {"tensor": self.tensor, "health": {**self.health.as_dict(), "text": str(self.health)}},
+            "is_certain": self.is_certain,
+            "origin": None if self.origin is None else self.origin.as_dict(),
+            "reached": list(self.reached),
+            "propagators": list(self.propagators),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What the search found in one run.
+
+    Attributes:
+        findings: the alarms in the order of execution; the first is the answer.
+        contained: bad values that came to nothing: they were masked, or ended in an operation that took no harm.
+        intended: number of tensors with infinities that were put there on purpose.
+        bad: number of bad tensors, whatever became of them.
+        looked_at: number of tensors whose health is known.
+    """
+
+    run: int
+    step: int
+    rank: int
+    name: str
+    findings: tuple[Finding, ...] = ()
+    contained: tuple[Finding, ...] = ()
+    intended: int = 0
+    bad: int = 0
+    looked_at: int = 0
+    notices: tuple[str, ...] = ()
+
+    @property
+    def first_bad(self) -> Finding | None:
+        """The answer, None if the run is healthy."""
+        return self.findings[0] if self.findings else None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the search found in a session.
+
+    Attributes:
+        first_bad: the first alarm of all, None if everything is healthy.
+        reports: of the runs that were looked at closely, in the order of time.
+        runs: number of runs there are.
+        later_runs: numbers of the runs that were bad afterwards.
+    """
+
+    directory: Path
+    first_bad: Finding | None
+    reports: tuple[RunReport, ...]
+    runs: int
+    tensors: int
+    later_runs: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    notices: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        first = self.first_bad
+        home = next((each for each in self.reports if first is not None and first in each.findings), None)
+        others = [] if home is None else [each for each in home.findings if each is not first]
+        return {
+            "directory": str(self.directory),
+            "first_bad": None if first is None else first.as_dict(),
+            "propagators": [] if first is None else list(first.propagators),
+            "findings": [] if first is None else [first.as_dict(), *(each.as_dict() for each in others)],
+            "contained": [each.as_dict() for report in self.reports for each in report.contained],
+            "intended": sum(report.intended for report in self.reports),
+            "runs": self.runs,
+            "ranks": list(self.ranks),
+            "tensors": self.tensors,
+            "later_bad_runs": list(self.later_runs),
+            "notices": list(self.notices),
+        }

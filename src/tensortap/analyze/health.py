@@ -1,0 +1,175 @@
+"""How well a tensor is: the numbers of its pill, whether they were recorded or are worked out from its value."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensortap.analyze.numbers import summarize
+
+__all__ = ["DTYPE_NAMES", "Health", "number_text"]
+
+_PILL = struct.Struct("<14d")
+DTYPE_NAMES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+}
+"""Dtypes by their number in pills and graphs."""
+
+_DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items()}
+
+
+class Health(NamedTuple):
+    """The health of one tensor at one moment: a pill's numbers in their order, and the shape behind them.
+
+    `min`, `max`, `mean` and `variance` are those of the finite elements; without any they are infinite or NaN.
+
+    >>> health = Health.of_value(np.array([1.0, -3.0, 0.0, np.nan, np.inf]))
+    >>> print(health)
+    1 nan, 1 +inf of 5
+    >>> health.is_bad, health.magnitude
+    (True, 3.0)
+    """
+
+    initialized: float
+    elements: float
+    nan: float
+    neg_inf: float
+    negative: float
+    zero: float
+    positive: float
+    pos_inf: float
+    min: float
+    max: float
+    mean: float
+    variance: float
+    dtype_number: float
+    rank: float
+    shape: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_pill(cls, pill: bytes) -> Health:
+        """From the bytes of a recorded pill."""
+        shape = np.frombuffer(pill, np.float64, offset=_PILL.size).astype(np.int64).tolist()
+        numbers: tuple[float, ...] = _PILL.unpack_from(pill)
+        return cls._make((*numbers, tuple(shape)))
+
+    @classmethod
+    def of_nan_count(cls, count: int) -> Health:
+        """From a recorded number of NaNs: all that is known is whether there are any."""
+        none = (math.inf, -math.inf, math.nan, math.nan)
+        return cls(1, count, count, 0, 0, 0, 0, 0, *none, 0, 0, None)
+
+    @classmethod
+    def of_value(cls, value: Any) -> Health | None:
+        """From a value; None if it is no array of numbers."""
+        if not isinstance(value, np.ndarray):
+            return None
+        found = summarize(value)
+        if found is None:
+            return None
+        counts = (found.nan, found.neg_inf, found.negative, found.zero, found.positive, found.pos_inf)
+        statistics = (math.inf, -math.inf, math.nan, math.nan)
+        if (
+            found.min is not None
+            and found.max is not None
+            and found.mean is not None
+            and found.std is not None
+        ):
+            statistics = (found.min, found.max, found.mean, found.std**2)
+        number = _DTYPE_NUMBERS.get(str(value.dtype), 0)
+        return cls(1, found.elements, *counts, *statistics, number, value.ndim, value.shape)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether there is a NaN or an infinity."""
+        return bool(self.nan or self.neg_inf or self.pos_inf)
+
+    @property
+    def infinities(self) -> int:
+        """Number of infinities of either sign."""
+        return int(self.neg_inf + self.pos_inf)
+
+    @property
+    def finite(self) -> int:
+        """Number of finite elements."""
+        return int(self.negative + self.zero + self.positive)
+
+    @property
+    def magnitude(self) -> float:
+        """The largest finite absolute value, 0 if there is none."""
+        return max(abs(self.min), abs(self.max)) if self.finite else 0.0
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype, empty if it is not known."""
+        return DTYPE_NAMES.get(int(self.dtype_number), "")
+
+    @property
+    def bad_counts(self) -> str:
+        """The bad elements by kind."""
+        kinds = (("nan", self.nan), ("-inf", self.neg_inf), ("+inf", self.pos_inf))
+        return ", ".join(f"{int(count)} {kind}" for kind, count in kinds if count)
+
+    @property
+    def spread(self) -> str:
+        """Where the finite elements lie."""
+        if not self.finite:
+            return ""
+        if self.min == self.max:
+            return f"all {number_text(self.min)}" if self.finite == self.elements else number_text(self.min)
+        return f"{number_text(self.min)} to {number_text(self.max)}"
+
+    def __str__(self) -> str:
+        if self.is_bad:
+            return f"{self.bad_counts} of {int(self.elements)}"
+        if not self.elements:
+            return "empty" if self.initialized else "no value"
+        if not self.finite:
+            return "no nan"
+        return "good, " + self.spread
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "status": "bad" if self.is_bad else "good",
+            **{name: int(getattr(self, name)) for name in self._fields[1:8]},
+            "min": self.min if self.finite else None,
+            "max": self.max if self.finite else None,
+            "mean": self.mean if self.finite else None,
+            "std": math.sqrt(self.variance) if self.finite and self.variance >= 0 else None,
+            "dtype": self.dtype or None,
+            "shape": None if self.shape is None else list(self.shape),
+        }
+
+
+def number_text(value: float) -> str:
+    """A number as short as it is still telling.
+
+    >>> number_text(0.0), number_text(-1234.5678), number_text(6.5504e4), number_text(3e-9)
+    ('0', '-1235', '65504', '3e-09')
+    """
+    if value == 0:
+        return "0"
+    if float(value).is_integer() and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.4g}"

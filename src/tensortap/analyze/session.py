@@ -1,0 +1,177 @@
+"""The first bad value of a whole session: over runs, and over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensortap.analyze.facts import RunFacts, facts_of_dump
+from tensortap.analyze.findings import Finding, Origin, Report, RunReport
+from tensortap.analyze.first_bad import Condition, search
+from tensortap.analyze.growth import growth_of
+from tensortap.analyze.ops import COMMUNICATION
+
+if TYPE_CHECKING:
+    from tensortap.reader import DebugDumpDir, RunRef, SessionDir
+
+__all__ = ["search_run", "search_session"]
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+"""Passes through what it is given, and shows how far it is."""
+
+
+def search_session(
+    session: SessionDir,
+    *,
+    exclude: str | None = None,
+    condition: Condition | None = None,
+    task: int | None = None,
+    progress: Progress = lambda items, total: items,
+) -> Report:
+    """The first bad value of a session.
+
+    Runs are looked at in the order of their steps, and no further than needed: once a value has reached the parameters,
+    all later runs are bad because of it. Among the ranks of one step the one that went bad first in time is named.
+
+    Args:
+        session: the session directory.
+        exclude: regular expression; nodes in whose name it is found are never bad.
+        condition: replaces "holds NaN or infinities".
+        task: only look at what this rank wrote.
+        progress: wraps the runs that are looked at.
+    """
+    suspects = session.suspects() if condition is None else {run.name for run in session.runs}
+    runs = sorted(session.runs, key=lambda run: (run.index, run.timestamp))
+    chosen = [run for run in runs if run.name in suspects]
+    notices = list(session.notices)
+    reports: list[RunReport] = []
+    first: Finding | None = None
+    home: RunFacts | None = None
+    looked_at = 0
+    for run in progress(chosen, len(chosen)):
+        # All ranks of the step in which something was found are looked at.
+        if first is not None and run.index > first.run:
+            break
+        try:
+            facts = facts_of_dump(run.open(validate=False))
+        except (OSError, ValueError) as error:
+            notices.append(f"The run {run.name} cannot be read: {error}")
+            continue
+        if task is not None and facts.info.task != task:
+            continue
+        looked_at += len(facts.tensors)
+        report = search(facts, exclude=exclude, condition=condition)
+        reports.append(report)
+        notices += [each for each in report.notices if each not in notices]
+        found = report.first_bad
+        if found is not None and (first is None or _precedes(found, first)):
+            first, home = found, facts
+    if first is not None:
+        first = _told_whole(session, first, home, runs)
+        reports = [_with_first(report, first) for report in reports]
+    later = [run.index for run in chosen if first is not None and condition is None and run.index > first.run]
+    return Report(
+        Path(session.root),
+        first,
+        tuple(reports),
+        len(session.runs),
+        looked_at,
+        tuple(dict.fromkeys(later)),
+        tuple(session.tasks()),
+        tuple(notices),
+    )
+
+
+def search_run(
+    dump: DebugDumpDir,
+    session: SessionDir | None = None,
+    *,
+    exclude: str | None = None,
+    condition: Condition | None = None,
+) -> Report:
+    """The first bad value of one run; what came bad is traced to the run before, if there is a session."""
+    facts = facts_of_dump(dump)
+    report = search(facts, exclude=exclude, condition=condition)
+    first = report.first_bad
+    if first is not None and session is not None:
+        first = _told_whole(
+            session, first, facts, sorted(session.runs, key=lambda run: (run.index, run.timestamp))
+        )
+        report = _with_first(report, first)
+    root = dump.dump_root.parent if session is None else session.root
+    ranks = (facts.info.task,)
+    return Report(Path(root), first, (report,), 1, len(facts.tensors), (), ranks, tuple(report.notices))
+
+
+def _precedes(one: Finding, other: Finding) -> bool:
+    """Whether one finding comes before another: by step, then made before received, then by the clock."""
+
+    def key(finding: Finding) -> tuple[int, bool, int]:
+        received = COMMUNICATION.search(finding.node.op_type) is not None
+        return finding.run, received, finding.timestamp
+
+    return key(one) < key(other)
+
+
+def _with_first(report: RunReport, first: Finding) -> RunReport:
+    findings = tuple(
+        first if (each.tensor, each.run_name) == (first.tensor, first.run_name) else each
+        for each in report.findings
+    )
+    return replace(report, findings=findings)
+
+
+def _told_whole(
+    session: SessionDir, first: Finding, facts: RunFacts | None, runs: Sequence[RunRef]
+) -> Finding:
+    """The finding with what earlier runs say about it."""
+    if first.phase == "parameter" or (first.node.op_type.startswith("Var") and first.phase == "optimizer"):
+        origin = _origin(first, runs)
+        if origin.run is None:
+            return replace(first, origin=origin)
+        advice = f"Look at run {origin.run}, where it began."
+        return replace(first, origin=origin, cause=replace(first.cause, advice=advice))
+    growth = growth_of(session, first, facts)
+    if growth is not None:
+        cause = first.cause
+        return replace(
+            first,
+            cause=replace(
+                cause, sentence=f"{cause.sentence} {growth.sentence}", advice=growth.advice or cause.advice
+            ),
+        )
+    return first
+
+
+def _origin(first: Finding, runs: Sequence[RunRef]) -> Origin:
+    """Where a parameter that was bad when its run began has become bad."""
+    before = [run for run in runs if run.index < first.run]
+    if not before:
+        if first.run == 0:
+            return Origin("It was so in the first run: it was made or loaded that way.")
+        return Origin(f"Nothing was recorded before run {first.run}, so where it became so is not known.")
+    for run in reversed(before):
+        try:
+            facts = facts_of_dump(run.open(validate=False))
+        except (OSError, ValueError):
+            continue
+        if facts.info.task != first.rank:
+            continue
+        found = search(facts).first_bad
+        if found is not None and found.phase in ("parameter", "input") and run is not before[0]:
+            continue  # it was bad before that run, too
+        if found is not None:
+            made = f"{found.node.name} made it so in run {run.index}: {found.cause.sentence}"
+            return Origin(made, run.index, found.node.name)
+        written = [each for each in facts.tensors if facts.written_variable(each) == first.node.name]
+        gap = first.run - run.index
+        when = f"run {run.index}" + ("" if gap == 1 else f", {gap} runs earlier and the last one recorded,")
+        if written:
+            return Origin(
+                f"It was good when {when} had updated it ({written[-1]}): it was changed between the runs, by "
+                "something that is not part of the step, such as loading a checkpoint."
+            )
+        return Origin(f"It was good in {when}; what changed it was not recorded.")
+    return Origin("The runs before cannot be read, so where it became so is not known.")

@@ -1,0 +1,454 @@
+"""Queries over traces of profiled steps: where time and memory went, and several traces put on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+from tensortap.store.trace_file import Event, TraceFile, micros
+
+__all__ = [
+    "MergedTrace",
+    "Op",
+    "Peak",
+    "StepTrace",
+    "Total",
+    "memory_by",
+    "merged",
+    "peaks",
+    "read_step",
+    "time_by",
+    "within_modules",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One execution of a node; what the trace does not tell is empty.
+
+    Attributes:
+        start, micros: when it began and how long it took.
+        own_micros: the same without the ops that it called.
+        nbytes: of the tensors it made; 0 in traces that do not tell.
+        phase: forward, backward or optimizer.
+        source: `file:line in function`.
+    """
+
+    node: str
+    op_type: str
+    device: str
+    start: float
+    micros: float
+    own_micros: float
+    nbytes: int
+    module: str
+    phase: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment at which an allocator had handed out most; tensors with their sizes, the largest first.
+
+    Attributes:
+        count: how many tensors there were; `tensors` may name fewer.
+        micros: after the start of the trace.
+        is_exact: as the allocator saw it; else worked out from who uses which tensor.
+    """
+
+    allocator: str
+    nbytes: int
+    is_exact: bool
+    count: int
+    tensors: tuple[tuple[str, int], ...]
+    micros: float
+    path: Path
+    step: int | None
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """A trace of one step, ready to be asked.
+
+    Attributes:
+        micros: from the beginning of the step to its end.
+        busy_micros: how much of that at least one op was running.
+        left_out: what the writer had to leave out, in words.
+        steps: how many steps are in it; more than one if traces were merged.
+    """
+
+    path: Path
+    step: int | None
+    rank: int | None
+    ops: tuple[Op, ...]
+    peaks: tuple[Peak, ...]
+    micros: float
+    busy_micros: float
+    left_out: tuple[str, ...] = ()
+    steps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What all ops of one kind took together, per step.
+
+    Attributes:
+        share: of the time, or memory, of all ops.
+        phases: the time in each phase, where it is known.
+    """
+
+    key: str
+    micros: float
+    calls: float
+    nbytes: float
+    share: float
+    phases: Mapping[str, float]
+
+
+# --- one trace -------------------------------------------------------------------------------------
+
+
+def read_step(trace: TraceFile) -> StepTrace:
+    """Ops, peaks and duration of a trace of ours or of TensorFlow."""
+    names = _process_names(trace.events)
+    slices = [event for event in trace.events if event["ph"] == "X"]
+    ops = tuple(_ops([event for event in slices if event.get("cat") == "Op"], names))
+    steps = [event for event in slices if event.get("cat") == "Step"]
+    timed = steps or [event for event in slices if event.get("cat") == "Op"]
+    start = min((_time(event) for event in timed), default=0.0)
+    end = max((_time(event) + _duration(event) for event in timed), default=0.0)
+    rank = trace.facts.get("rank")
+    step = _step(trace)
+    found = _told_peaks(trace) or _counted_peaks(trace.events)
+    return StepTrace(
+        trace.path,
+        step,
+        rank if isinstance(rank, int) else None,
+        ops,
+        tuple(
+            Peak(allocator, nbytes, is_exact, count, tensors, micros - start, trace.path, step, rank)
+            for allocator, nbytes, is_exact, count, tensors, micros in found
+        ),
+        end - start,
+        _covered((op.start, op.start + op.micros) for op in ops),
+        tuple(str(each) for each in trace.facts.get("left_out") or ()),
+        max(1, len(trace.facts.get("merged") or ())),
+    )
+
+
+def _step(trace: TraceFile) -> int | None:
+    told = trace.facts.get("step")
+    if isinstance(told, int):
+        return told
+    digits = trace.path.name.removeprefix("timeline-").partition(".")[0]
+    return int(digits) if digits.isdecimal() else None
+
+
+def _process_names(events: Iterable[Event]) -> dict[Any, str]:
+    return {
+        event.get("pid"): str(event.get("args", {}).get("name", ""))
+        for event in events
+        if event["ph"] == "M" and event.get("name") == "process_name"
+    }
+
+
+def _time(event: Event) -> float:
+    return float(event.get("ts", 0))
+
+
+def _duration(event: Event) -> float:
+    return float(event.get("dur", 0))
+
+
+def _ops(events: Sequence[Event], names: Mapping[Any, str]) -> Iterator[Op]:
+    inner = _time_of_inner_ops(events)
+    for place, event in enumerate(events):
+        args = event.get("args", {})
+        node = str(args.get("name", ""))
+        # A trace without modules is one of TensorFlow, where name scopes are what comes nearest.
+        module = args.get("module") or ("" if "phase" in args else node.rpartition("/")[0])
+        yield Op(
+            node,
+            str(args.get("op") or event.get("name", "")),
+            names.get(event.get("pid"), "").removesuffix(" Compute"),
+            _time(event),
+            _duration(event),
+            max(0.0, _duration(event) - inner[place]),
+            int(args.get("bytes") or 0),
+            str(module),
+            str(args.get("phase", "")),
+            str(args.get("source", "")),
+        )
+
+
+def _time_of_inner_ops(events: Sequence[Event]) -> list[float]:
+    """How long the ops took that each op called: those that lie within it in its lane."""
+    inner = [0.0] * len(events)
+    lanes: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    for place, event in enumerate(events):
+        lanes[event.get("pid"), event.get("tid")].append(place)
+    for places in lanes.values():
+        around: list[tuple[float, int]] = []
+        for place in sorted(places, key=lambda i: (_time(events[i]), -_duration(events[i]))):
+            start, end = _time(events[place]), _time(events[place]) + _duration(events[place])
+            while around and around[-1][0] <= start:
+                around.pop()
+            if around:
+                inner[around[-1][1]] += end - start
+            around.append((end, place))
+    return inner
+
+
+def _covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of them lasts."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+_Found = tuple[str, int, bool, int, tuple[tuple[str, int], ...], float]
+
+
+def _told_peaks(trace: TraceFile) -> list[_Found]:
+    """Peaks that the trace itself tells."""
+    told = trace.facts.get("peaks")
+    return [
+        (
+            allocator,
+            int(peak["bytes"]),
+            bool(peak["exact"]),
+            int(peak["count"]),
+            tuple((str(name), int(nbytes)) for name, nbytes in peak["tensors"]),
+            float(peak["ts"]),
+        )
+        for allocator, peak in (told.items() if isinstance(told, dict) else ())
+    ]
+
+
+def _counted_peaks(events: Sequence[Event]) -> list[_Found]:
+    """Peaks of a trace that shows memory but does not tell them: one of TensorFlow."""
+    most: dict[str, tuple[int, float]] = {}
+    for event in events:
+        if event["ph"] == "C" and event.get("cat") == "Memory":
+            for allocator, total in event.get("args", {}).items():
+                if isinstance(total, int) and total > most.get(allocator, (0, 0.0))[0]:
+                    most[allocator] = total, _time(event)
+    lives: dict[tuple[Any, Any], dict[str, Event]] = defaultdict(dict)
+    for event in events:
+        if event["ph"] in ("N", "O", "D"):
+            lives[event.get("pid"), event.get("id")][event["ph"]] = event
+    found = []
+    for allocator, (nbytes, moment) in most.items():
+        alive = []
+        for life in lives.values():
+            if len(life) == 3 and _time(life["N"]) <= moment < _time(life["D"]):
+                owner, size = _described(life["O"])
+                if owner == allocator and size:
+                    alive.append((str(life["N"].get("name", "")), size))
+        alive.sort(key=lambda each: (-each[1], each[0]))
+        found.append((allocator, nbytes, False, len(alive), tuple(alive), moment))
+    return found
+
+
+def _described(snapshot: Event) -> tuple[str, int]:
+    """Allocator and size in TensorFlow's description of a tensor, which is text."""
+    words = str(snapshot.get("args", {}).get("snapshot", {}).get("tensor_description", "")).split()
+    told = {key: word for key, word in pairwise(words) if key.endswith(":")}
+    size = told.get("requested_bytes:", "0")
+    return told.get("allocator_name:", ""), int(size) if size.isdecimal() else 0
+
+
+# --- questions -------------------------------------------------------------------------------------
+
+
+def time_by(traces: Sequence[StepTrace], key: Callable[[Op], str]) -> list[Total]:
+    """Ops grouped by what `key` says of them, the longest first; those it says nothing of are left out."""
+    return sorted(_totals(traces, key, lambda op: op.own_micros), key=lambda each: (-each.micros, each.key))
+
+
+def memory_by(traces: Sequence[StepTrace], key: Callable[[Op], str]) -> list[Total]:
+    """The same, those that made the largest tensors first; without those that made none."""
+    found = [total for total in _totals(traces, key, lambda op: op.nbytes) if total.nbytes]
+    return sorted(found, key=lambda each: (-each.nbytes, each.key))
+
+
+def _totals(
+    traces: Sequence[StepTrace], key: Callable[[Op], str], measure: Callable[[Op], float]
+) -> Iterator[Total]:
+    groups: dict[str, list[Op]] = defaultdict(list)
+    everything = 0.0
+    for trace in traces:
+        for op in trace.ops:
+            everything += measure(op)
+            name = key(op)
+            if name:
+                groups[name].append(op)
+    steps = sum(trace.steps for trace in traces) or 1
+    for name, ops in groups.items():
+        phases: dict[str, float] = defaultdict(float)
+        for op in ops:
+            if op.phase:
+                phases[op.phase] += op.own_micros / steps
+        yield Total(
+            name,
+            sum(op.own_micros for op in ops) / steps,
+            len(ops) / steps,
+            sum(op.nbytes for op in ops) / steps,
+            sum(map(measure, ops)) / everything if everything else 0.0,
+            phases,
+        )
+
+
+def within_modules(totals: Iterable[Total]) -> dict[str, float]:
+    """Time of each module together with the modules in it.
+
+    >>> within_modules([Total("m/a", 3.0, 1, 0, 1.0, {}), Total("m", 2.0, 1, 0, 1.0, {})])
+    {'m': 5.0, 'm/a': 3.0}
+    """
+    whole: dict[str, float] = defaultdict(float)
+    for total in totals:
+        parts = total.key.split("/")
+        for depth in range(len(parts)):
+            whole["/".join(parts[: depth + 1])] += total.micros
+    return dict(sorted(whole.items()))
+
+
+def peaks(traces: Sequence[StepTrace]) -> list[Peak]:
+    """The highest peak of each allocator over all traces, the highest first."""
+    highest: dict[str, Peak] = {}
+    for trace in traces:
+        for peak in trace.peaks:
+            if peak.allocator not in highest or peak.nbytes > highest[peak.allocator].nbytes:
+                highest[peak.allocator] = peak
+    return sorted(highest.values(), key=lambda peak: -peak.nbytes)
+
+
+# --- several traces --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTrace:
+    """Several traces as one.
+
+    Attributes:
+        events: names first.
+        facts: the clock, and of each part: file, rank, host, pid, step and by how much it was moved.
+        notices: what a reader should know, in words.
+    """
+
+    events: list[Event]
+    facts: dict[str, Any]
+    notices: list[str]
+
+
+def merged(traces: Sequence[TraceFile]) -> MergedTrace:
+    """Put traces on one clock: zero is the first moment of any of them.
+
+    Processes keep their ids unless two traces use the same ones. A trace that does not tell the wall clock of its
+    time zero begins at zero.
+    """
+    starts = [_first_nanos(trace) for trace in traces]
+    clocks = [_clock(trace) for trace in traces]
+    known = [clock + start for clock, start in zip(clocks, starts, strict=True) if clock is not None]
+    zero = min(known, default=0)
+    shifts = [-start if clock is None else clock - zero for clock, start in zip(clocks, starts, strict=True)]
+    pids, identities = _renumbered(traces)
+    titles = _titles(traces)
+    names: list[Event] = []
+    others: list[Event] = []
+    for number, (trace, shift) in enumerate(zip(traces, shifts, strict=True)):
+        for event in trace.events:
+            moved = _moved(event, shift, number, pids, identities, titles)
+            (names if event["ph"] == "M" else others).append(moved)
+    parts = [_part(trace, shift) for trace, shift in zip(traces, shifts, strict=True)]
+    return MergedTrace(
+        names + others, {"version": 1, "zero_nanos": zero, "merged": parts}, _notices(traces, clocks)
+    )
+
+
+def _first_nanos(trace: TraceFile) -> int:
+    times = [event["ts"] for event in trace.events if "ts" in event and event["ph"] != "M"]
+    return round(min(times, default=0) * 1000)
+
+
+def _clock(trace: TraceFile) -> int | None:
+    zero = trace.facts.get("zero_nanos")
+    return zero if isinstance(zero, int) and not isinstance(zero, bool) else None
+
+
+def _renumbered(
+    traces: Sequence[TraceFile],
+) -> tuple[dict[tuple[int, Any], Any], dict[tuple[int, str], int]]:
+    """New process ids where traces share them; new ids of arrows and objects, which are known in the whole file."""
+    used = [dict.fromkeys(event.get("pid", 0) for event in trace.events) for trace in traces]
+    owners = Counter(pid for each in used for pid in each)
+    taken = {pid for pid, n in owners.items() if n == 1}
+    free = (number for number in count() if number not in taken)
+    pids = {
+        (number, pid): pid if pid in taken else next(free) for number, each in enumerate(used) for pid in each
+    }
+    identities: dict[tuple[int, str], int] = {}
+    for number, trace in enumerate(traces):
+        for event in trace.events:
+            if "id" in event:
+                identities.setdefault((number, str(event["id"])), len(identities))
+    return pids, identities
+
+
+def _titles(traces: Sequence[TraceFile]) -> dict[tuple[int, str], str]:
+    """Names of processes, with rank or file in front where several traces use the same."""
+    names = [set(_process_names(trace.events).values()) for trace in traces]
+    owners = Counter(name for each in names for name in each)
+    ranks = [trace.facts.get("rank") for trace in traces]
+    are_distinct = None not in ranks and len(set(ranks)) == len(ranks)
+    titles = {}
+    for number, each in enumerate(names):
+        owner = f"rank {ranks[number]}" if are_distinct else str(traces[number].path)
+        titles.update({(number, name): f"{owner}: {name}" if owners[name] > 1 else name for name in each})
+    return titles
+
+
+def _moved(
+    event: Event,
+    shift_nanos: int,
+    number: int,
+    pids: Mapping[tuple[int, Any], Any],
+    identities: Mapping[tuple[int, str], int],
+    titles: Mapping[tuple[int, str], str],
+) -> Event:
+    moved = {**event, "pid": pids[number, event.get("pid", 0)]}
+    if "id" in event:
+        moved["id"] = identities[number, str(event["id"])]
+    if event["ph"] == "M":
+        if event.get("name") == "process_name":
+            name = str(event.get("args", {}).get("name", ""))
+            moved["args"] = {**event.get("args", {}), "name": titles[number, name]}
+    elif "ts" in event:
+        moved["ts"] = micros(round(event["ts"] * 1000) + shift_nanos)
+    return moved
+
+
+def _part(trace: TraceFile, shift_nanos: int) -> dict[str, Any]:
+    told = {key: trace.facts[key] for key in ("rank", "step", "host", "pid") if key in trace.facts}
+    return {"file": trace.path.name, **told, "moved_micros": shift_nanos / 1000}
+
+
+def _notices(traces: Sequence[TraceFile], clocks: Sequence[int | None]) -> list[str]:
+    notices = [
+        f"{str(trace.path)!r} does not tell its wall clock; it is shown from time zero on."
+        for trace, clock in zip(traces, clocks, strict=True)
+        if clock is None
+    ]
+    hosts = sorted({str(trace.facts["host"]) for trace in traces if "host" in trace.facts})
+    if len(hosts) > 1:
+        notices.append(
+            f"The clocks of {', '.join(hosts)} are taken to agree; check that they are synchronised."
+        )
+    return notices

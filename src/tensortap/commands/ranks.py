@@ -1,0 +1,133 @@
+"""`tensortap ranks`: which rank differs from the others, and where first."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensortap.commands.common import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from tensortap.analyze.ranks import Difference, RankComparison
+
+HELP = "compare the ranks of a job: which differs first"
+DESCRIPTION = """Compare what the ranks of one job recorded, run by run.
+
+A tensor that was the same on all ranks and then is not has diverged: parameters and reduced gradients should
+never do that. What differs from the first run on, as activations do because every rank has its own data, is
+counted and shown with --all. Health pills, hashes and NaN counts are compared, exactly.
+
+  tensortap ranks dumps                        the first tensors that diverged
+  tensortap ranks dumps -n weight              only tensors whose name contains weight
+  tensortap ranks dumps --op DebugIdentity     whole values
+"""
+
+SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a session directory that all ranks wrote")
+    parser.add_argument("-n", "--name", default="", metavar="TEXT", help="only tensors whose name contains this")
+    parser.add_argument("--op", action="append", metavar="DEBUG_OP", help="which records to compare; repeatable")
+    parser.add_argument("--last", type=int, metavar="N", help="only the last N runs")
+    parser.add_argument("-a", "--all", action="store_true", help="also what differs from the first run on")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the command."""
+    from tensortap.analyze.ranks import compare_ranks
+    from tensortap.commands.common import open_directory
+    from tensortap.reader import SessionDir
+    from tensortap.reader.rank_readings import COMPARED_OPS, rank_readings
+
+    session = open_directory(options.directory)
+    if not isinstance(session, SessionDir):
+        raise ValueError(f"{str(options.directory)!r} is one run; name the session directory of all ranks.")
+    if options.last is not None and options.last < 1:
+        raise ValueError(f"--last must be at least 1, got {options.last}.")
+    found = compare_ranks(
+        rank_readings(session, options.op or COMPARED_OPS, part=options.name, last=options.last)
+    )
+    if options.json:
+        print_json({**comparison_as_dict(found), "notices": session.notices})
+        return 0
+    _print(found, options)
+    say(session.notices)
+    return 0
+
+
+def comparison_as_dict(found: RankComparison) -> dict[str, Any]:
+    """The comparison as JSON has it."""
+    return {
+        "ranks": list(found.ranks),
+        "runs": found.runs,
+        "equal": found.equal,
+        "diverged": [_as_dict(each) for each in found.diverged],
+        "different": [_as_dict(each) for each in found.different],
+        "missing": {key: list(ranks) for key, ranks in found.missing.items()},
+    }
+
+
+def _as_dict(difference: Difference) -> dict[str, Any]:
+    facts = asdict(difference)
+    facts["odd_ranks"] = list(difference.odd_ranks)
+    facts["values"] = {rank: _value(difference.debug_op, raw) for rank, raw in difference.values.items()}
+    return facts
+
+
+def _value(debug_op: str, raw: bytes) -> Any:
+    import numpy as np
+
+    if debug_op == "DebugNumericSummary" and len(raw) % 8 == 0:
+        return np.frombuffer(raw, np.float64).tolist()
+    return raw[:64].hex()
+
+
+def _print(found: RankComparison, options: argparse.Namespace) -> None:
+    if not found.runs:
+        print("No run was recorded by two ranks.")
+        return
+    named = ", ".join(map(str, found.ranks))
+    print(f"{found.runs} runs of ranks {named} compared: {found.equal} watches equal in all of them.")
+    if found.first is not None:
+        first = found.first
+        print(
+            f"\n{first.tensor} diverged first: run {first.run}, step {first.step}, "
+            f"{_who(first, found)}. It was equal in {first.equal_runs} runs before."
+        )
+        print()
+        _print_differences(found.diverged, found)
+    else:
+        print("Nothing diverged.")
+    if found.different:
+        print(f"\n{len(found.different)} watches differ from the first run on, first {found.different[0].tensor}.")
+        if options.all:
+            print()
+            _print_differences(found.different, found)
+    if found.missing:
+        key, ranks = next(iter(found.missing.items()))
+        print(f"\n{len(found.missing)} watches are missing on some rank: {key} on {', '.join(map(str, ranks))}.")
+
+
+def _print_differences(differences: list[Difference], found: RankComparison) -> None:
+    print_table(
+        ("run", "step", "ranks", "debug op", "tensor"),
+        [
+            (each.run, each.step, _who(each, found), each.debug_op, each.tensor)
+            for each in differences[:SHOWN]
+        ],
+        right=("run", "step"),
+    )
+    if len(differences) > SHOWN:
+        print(f"… and {len(differences) - SHOWN} more (--json has all)")
+
+
+def _who(difference: Difference, found: RankComparison) -> str:
+    if len(difference.odd_ranks) == len(difference.values):
+        return "no two agree" if len(set(difference.values.values())) == len(difference.values) else "no majority"
+    ranks = difference.odd_ranks
+    return f"rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,220 @@
+"""`tensortap run`: a training program, unchanged, with everything in it watched."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensortap.debug.script.python import Program
+    from tensortap.debug.script.watch import ScriptOptions
+
+HELP = "run a program and say which operation made its first bad value"
+DESCRIPTION = """Run a program as python would, and watch the health of every tensor in it.
+
+The moment a value turns NaN or infinite (and is not meant to be), the answer is printed: which operation made it, in
+which module, on which line, at which step and from which inputs. The program goes on. It needs no change: models and
+optimizers are found, and each optimizer step ends a run. What was recorded is in a directory for the other commands.
+Everything is said on standard error; arguments, exit code, signals and output of the program stay its own.
+
+  tensortap run train.py --lr 0.1                        watch the health of everything
+  tensortap run -m my.package.train                      as python -m does
+  tensortap run --stop train.py                          end the program at the first bad value, with exit code 1
+  tensortap run --steps 100:120 --values train.py        record whole values, in these steps only
+  tensortap run --watch attn --dtype bfloat16 train.py   only these tensors
+  tensortap run --filter 'max > 1e4' train.py            what first exceeds a limit
+  tensortap run --ring 3 train.py                        once a value is bad, keep all values of the last 3 runs
+  torchrun --nproc-per-node 2 -m tensortap run train.py  all ranks, one directory, one answer
+"""
+
+BAD_NODES_KEPT = 3
+"""Of so many operations per run that turn good values bad, inputs and outputs are kept whole."""
+
+_STEPS = re.compile(r"(\d*)(:)?(\d*)(?::(\d+))?")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.usage = "tensortap run [options] PROGRAM [ARGUMENT ...]"
+    which = parser.add_argument_group("the program")
+    which.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="a script, and its arguments"
+    )
+    which.add_argument(
+        "-m", dest="module_and_arguments", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"
+    )
+    which.add_argument(
+        "-c", dest="code_and_arguments", nargs=argparse.REMAINDER, metavar="CODE ...", help="run code"
+    )
+    what = parser.add_argument_group("what is watched")
+    what.add_argument("--watch", metavar="REGEX", help="only tensors of nodes whose name contains this")
+    what.add_argument("--op", metavar="REGEX", help="only outputs of operations such as aten::softmax")
+    what.add_argument("--dtype", metavar="REGEX", help="only tensors of dtypes such as float16")
+    what.add_argument(
+        "--steps", type=_steps, metavar="A:B", help="only these steps, as in 5, 100:200 or 0:100:10"
+    )
+    what.add_argument("--every", type=_positive, metavar="N", help="only every N-th run")
+    what.add_argument("--values", action="store_true", help="record whole values, too, and keep every run")
+    what.add_argument(
+        "--ring",
+        type=_positive,
+        metavar="K",
+        help="hold all values of the last K runs; keep them when a value is bad",
+    )
+    bad = parser.add_argument_group("what is bad")
+    bad.add_argument(
+        "-x", "--exclude", metavar="REGEX", help="nodes in whose name this is found are never bad"
+    )
+    bad.add_argument(
+        "-f", "--filter", metavar="CONDITION", help="instead of NaN and infinities, as for tensortap why"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--stop", action="store_true", help="end the program after the run with the first bad value"
+    )
+    how.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="a new directory; tensortap-runs/<time> by default"
+    )
+    how.add_argument(
+        "--interceptor",
+        choices=("auto", "native", "dispatch"),
+        help="what observes PyTorch; native by default, where a C++ compiler is to be had",
+    )
+    how.add_argument("-q", "--quiet", action="store_true", help="say nothing unless a value turns bad")
+
+
+def run(options: argparse.Namespace) -> Callable[[], int]:
+    """Prepare the program; what is returned executes it, when nothing of ours stands around it any more."""
+    from tensortap.commands.common import checked_regex
+    from tensortap.commands.run_answer import Answerer
+    from tensortap.debug.script.ranks import Voice, default_root
+    from tensortap.debug.script.watch import ScriptWatch
+
+    program = _program(options)
+    program.check()
+    root = Path(os.path.abspath(options.output.expanduser() if options.output else default_root()))
+    condition = _condition(options.filter)
+    for regex in (options.watch, options.op, options.dtype, options.exclude):
+        checked_regex(regex)
+    voice = Voice.of_this_process(root)
+    answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, condition)
+    watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
+    return partial(_start, program, watch, answerer)
+
+
+def _start(program: Program, watch: Any, answerer: Any) -> int:
+    import atexit
+
+    from tensortap.debug.script.frameworks import when_imported
+
+    follower: Any = None
+
+    def follow() -> None:
+        nonlocal follower
+        # Only now: the program decides whether and when a framework is imported.
+        from tensortap.engines.torch import script
+
+        follower = script.follow(watch)
+        answerer.begin()
+
+    def fail(error: BaseException) -> None:
+        answerer.failed = not isinstance(error, SystemExit)
+        if follower is not None:
+            follower.end(error if answerer.failed else None)
+
+    def finish() -> None:
+        if follower is not None:
+            follower.end()
+        answerer.finish(watch)
+
+    # Registered before the program can register anything, thus called when all of it is over.
+    atexit.register(finish)
+    when_imported("torch", follow)
+    program.execute(on_error=fail)
+    return 0
+
+
+def _program(options: argparse.Namespace) -> Program:
+    from tensortap.debug.script.python import Program
+
+    if options.module_and_arguments:
+        return Program("module", options.module_and_arguments[0], options.module_and_arguments[1:])
+    if options.code_and_arguments:
+        return Program("code", options.code_and_arguments[0], options.code_and_arguments[1:])
+    if options.program:
+        return Program("script", options.program[0], options.program[1:])
+    raise ValueError("Which program? Name a script, -m MODULE or -c CODE; see tensortap run --help.")
+
+
+def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> ScriptOptions:
+    from tensortap.debug.script.watch import ScriptOptions
+    from tensortap.watch.options import WatchOptions
+
+    wants_values = options.values or options.ring is not None
+    watch = WatchOptions(
+        ["DebugNumericSummary", *(["DebugIdentity"] if wants_values else [])],
+        _anywhere(options.watch),
+        _anywhere(options.op),
+        _anywhere(options.dtype),
+        keep_bad=0 if wants_values else BAD_NODES_KEPT,
+    )
+    how: dict[str, Any] = {}
+    if options.values:
+        how = {"keep": "all"}
+    elif options.ring is not None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        how = {"keep": "none", "last": options.ring, "memory_bytes": memory // 4}
+    return ScriptOptions(
+        root,
+        watch,
+        steps=options.steps,
+        every=options.every,
+        condition=None if condition is None else _over_pills(condition),
+        stop=options.stop,
+        interceptor=options.interceptor,
+        **how,
+    )
+
+
+def _condition(text: str | None) -> Any:
+    if text is None:
+        return None
+    from tensortap.analyze.filters import condition_of
+
+    return condition_of(text)
+
+
+def _over_pills(condition: Any) -> Callable[[Sequence[float]], bool]:
+    """A condition over health, asked about the numbers of a pill."""
+    from tensortap.analyze.health import Health
+
+    return lambda pill: bool(condition(Health._make([*pill, None])))
+
+
+def _anywhere(regex: str | None) -> str | None:
+    """A regular expression that is matched at the start, for one that may be found anywhere."""
+    return None if regex is None else f".*(?:{regex})"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)
+
+
+def _steps(text: str) -> range:
+    """`5`, `100:200` (the end is not included), `100:` or `0:100:10`."""
+    found = _STEPS.fullmatch(text)
+    if found is None or not text.strip(":") or (found[4] is not None and int(found[4]) == 0):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no range of steps such as 5, 100:200, 100: or 0:100:10"
+        )
+    first = int(found[1] or 0)
+    if found[2] is None:
+        return range(first, first + 1)
+    return range(first, int(found[3]) if found[3] else 1 << 62, int(found[4] or 1))

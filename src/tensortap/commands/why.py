@@ -1,0 +1,69 @@
+"""`tensortap why`: which operation made the first bad value."""
+
+from __future__ import annotations
+
+import argparse
+
+from tensortap.commands.common import add_run_arguments, open_directory, print_json, say
+
+HELP = "say which operation made the first bad value, and why"
+DESCRIPTION = """Say which operation made the first NaN or infinity: node, module, line, step, rank, inputs and cause.
+
+All runs are searched, or one with --run. Infinities that are meant (masks) and bad values that come to nothing are no
+alarm. The exit code is 0 if everything is healthy, 1 if something bad was found, 2 for mistakes.
+
+  tensortap why dumps                               the first bad value of the session
+  tensortap why dumps --run 3                       of one run
+  tensortap why dumps --exclude 'attn/.*mask'       never mind nodes whose name contains this
+  tensortap why dumps --filter 'max > 1e4'          what first exceeded a limit
+  tensortap why dumps --filter 'zero / elements > 0.99 and elements > 100'
+  tensortap why dumps --json | jq .first_bad.node   for scripts
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_run_arguments(parser)
+    parser.add_argument(
+        "-x", "--exclude", metavar="REGEX", help="nodes in whose name this is found are never bad"
+    )
+    parser.add_argument(
+        "-f",
+        "--filter",
+        metavar="CONDITION",
+        help="what is bad instead of NaN and infinities: a condition over the numbers of a health pill "
+        "(elements nan neg_inf negative zero positive pos_inf min max mean variance std magnitude rank)",
+    )
+    parser.add_argument("-a", "--all", action="store_true", help="show also what came to nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the command."""
+    from tensortap.analyze.filters import condition_of
+    from tensortap.analyze.session import search_run, search_session
+    from tensortap.commands.common import checked_regex, open_run
+    from tensortap.reader import SessionDir
+    from tensortap.report.answer import answer
+    from tensortap.report.page import progress
+
+    checked_regex(options.exclude)
+    condition = None if options.filter is None else condition_of(options.filter)
+    found = open_directory(options.directory)
+    if isinstance(found, SessionDir) and options.run is None:
+        report = search_session(
+            found,
+            exclude=options.exclude,
+            condition=condition,
+            task=options.task,
+            progress=lambda runs, total: progress(runs, total, "runs"),
+        )
+    else:
+        session = found if isinstance(found, SessionDir) else None
+        report = search_run(open_run(options), session, exclude=options.exclude, condition=condition)
+    if options.json:
+        print_json(report.as_dict())
+    else:
+        answer(report, show_contained=options.all).show()
+        say(report.notices)
+    return 0 if report.first_bad is None else 1

@@ -1,0 +1,131 @@
+"""The values around a bad one, recorded while they are still there.
+
+A summary says that a value turned bad; what it was made of is gone by the time anybody reads that. So the moment an op
+makes a NaN or an infinity of good inputs, its inputs and outputs are recorded whole. A NaN that comes of infinities
+counts as made too: infinities can be intended, as in the mask of an attention, and NaN never is.
+
+The native observer decides by itself in the same way, and only asks to `keep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tensortap.engines.torch import devices
+from tensortap.engines.torch.values import has_data, spec_of, view_of
+from tensortap.ops.debug_ops import DebugIdentity
+from tensortap.records import Node
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.pills import Pills
+    from tensortap.sink.publisher import Publisher
+
+__all__ = ["NAN", "NEGATIVE_INFINITY", "POSITIVE_INFINITY", "BadValues"]
+
+NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY = 1, 2, 4
+
+_IDENTITY = DebugIdentity()
+
+
+class BadValues:
+    """Finds the makers of bad values in one run.
+
+    Args:
+        publisher: takes the values.
+        limit: how many nodes are recorded at most; 0 looks for none.
+        shown: what nodes have been shown making in earlier runs; kept up to date.
+
+    Attributes:
+        waiting: summaries that have not been handed over yet.
+    """
+
+    def __init__(self, publisher: Publisher, limit: int, shown: MutableMapping[str, int]) -> None:
+        self.limit = limit
+        self._shown = shown
+        self._left = limit
+        self._publisher = publisher
+        self._kinds: dict[str, int] = {}
+        self._recorded: set[str] = set()
+        self._op_began = 0
+        self.waiting: Pills | None = None
+
+    def begin(self) -> None:
+        """An op has run, and its outputs are about to be noted."""
+        self._op_began = self._publisher.now()
+
+    def note(self, tensor: str, kinds: int) -> None:
+        """Take note of the kinds of bad values in a tensor: none, for a healthy one."""
+        if self.limit:
+            self._kinds[tensor] = kinds
+
+    def look(
+        self,
+        node: Node,
+        outputs: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        written: Iterable[int],
+    ) -> None:
+        """Decide about a node whose outputs have been noted.
+
+        Args:
+            node: what was executed.
+            outputs: its outputs.
+            tensors: its inputs, as the node names them.
+            written: identities of those that it has written to.
+        """
+        known = self._kinds
+        inherited = found = 0
+        for name in node.inputs:
+            inherited |= known.get(name, 0)
+        for slot in range(len(outputs)):
+            # What was not summarised is as good or bad as what it was made of.
+            found |= known.setdefault(node.tensor(slot), inherited)
+        made = found & NAN & ~inherited if inherited else found
+        if not made:
+            return
+        before = self._shown.get(node.name, 0)
+        if not made & ~before:
+            return
+        self._shown[node.name] = before | made
+        if self._left:
+            self._left -= 1
+            gone = set(written)
+            kept = (None if id(tensor) in gone or not has_data(tensor) else tensor for tensor in tensors)
+            self.keep(node, outputs, zip(node.inputs, kept, strict=False), self._op_began)
+
+    def keep(
+        self,
+        node: Node,
+        outputs: Iterable[torch.Tensor],
+        inputs: Iterable[tuple[str, torch.Tensor | None]],
+        began: int,
+    ) -> None:
+        """Record the values of a node, and of its inputs as far as they are still there.
+
+        Args:
+            node: what was executed.
+            outputs: its outputs.
+            inputs: name and value of each input; None if the value is gone.
+            began: a time before that of any record of the node, at which its inputs were there.
+        """
+        if self.waiting is not None:
+            self.waiting.flush()  # records leave in the order of time
+        for name, tensor in inputs:
+            if tensor is not None:
+                self._record(name, tensor, began)
+        for slot, tensor in enumerate(outputs):
+            self._record(node.tensor(slot), tensor, self._publisher.now())
+
+    def _record(self, name: str, tensor: torch.Tensor, timestamp: int) -> None:
+        if name in self._recorded:
+            return
+        self._recorded.add(name)
+        node_name, _, slot = name.rpartition(":")
+        device = devices.name_of(tensor.device)
+        output = int(slot)
+        node = Node(node_name, "", outputs=(spec_of(tensor),) * (output + 1), device=device)
+        everywhere = ((_IDENTITY, tuple(range(len(self._publisher.sinks)))),)
+        self._publisher.publish(everywhere, node, output, view_of(tensor), device, timestamp)

@@ -1,0 +1,76 @@
+// Summaries of large tensors, made by the threads that PyTorch computes with: otherwise they would wait for one of them.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+// The OpenMP runtime that PyTorch has brought along, if it has one. It is not linked: a second runtime in the process
+// would have threads of its own.
+extern "C" {
+__attribute__((weak)) void GOMP_parallel(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+__attribute__((weak)) int omp_get_thread_num();
+__attribute__((weak)) int omp_get_num_threads();
+}
+
+namespace tensortap {
+
+using SummaryKernel = void (*)(const void* data, int dtype, int rank, const int64_t* sizes, const int64_t* strides,
+                               double lower, double upper, double* row);
+
+constexpr int64_t kLarge = 1 << 17;  // elements from which waking the threads is worth it
+constexpr int kMaxParts = 64;
+
+// Adds the summary of another part of the same tensor. Without bounds, all but the elements that are NaN or infinite
+// have a say in mean and variance.
+inline void merge_summary(double* row, const double* more) {
+  const double mine = row[4] + row[5] + row[6], theirs = more[4] + more[5] + more[6];
+  if (mine == 0) {
+    row[10] = more[10];
+    row[11] = more[11];
+  } else if (theirs != 0) {
+    const double all = mine + theirs, step = more[10] - row[10];
+    row[11] = (row[11] * mine + more[11] * theirs) / all + step * step * (mine / all) * (theirs / all);
+    row[10] += step * (theirs / all);
+  }
+  for (int i = 1; i <= 7; ++i) row[i] += more[i];
+  row[8] = std::min(row[8], more[8]);
+  row[9] = std::max(row[9], more[9]);
+}
+
+// False if this tensor is better summarised by one thread.
+inline bool summarise_in_parallel(SummaryKernel summarise, const void* data, int dtype, int64_t count, size_t item_size,
+                                  double lower, double upper, double* row) {
+  if (count < kLarge || std::isfinite(lower) || std::isfinite(upper)) return false;
+  if (GOMP_parallel == nullptr || omp_get_thread_num == nullptr || omp_get_num_threads == nullptr) return false;
+  const int threads = std::min({at::get_num_threads(), kMaxParts, int(count / (kLarge / 2))});
+  if (threads < 2 || at::in_parallel_region()) return false;
+
+  struct Job {
+    SummaryKernel summarise;
+    const char* data;
+    int dtype;
+    int64_t count;
+    size_t item_size;
+    double lower, upper;
+    int parts = 0;
+    double rows[kMaxParts][16];
+  } job{summarise, static_cast<const char*>(data), dtype, count, item_size, lower, upper, 0, {}};
+  const auto work = [](void* argument) {
+    auto& job = *static_cast<Job*>(argument);
+    const int number = omp_get_thread_num(), parts = omp_get_num_threads();  // there may be fewer than asked for
+    if (number == 0) job.parts = parts;
+    const int64_t first = job.count * number / parts, last = job.count * (number + 1) / parts, stride = 1;
+    const int64_t size = last - first;
+    job.summarise(job.data + first * job.item_size, job.dtype, 1, &size, &stride, job.lower, job.upper, job.rows[number]);
+  };
+  GOMP_parallel(work, &job, unsigned(threads), 0);
+  std::copy_n(job.rows[0], 13, row);
+  for (int part = 1; part < job.parts; ++part) merge_summary(row, job.rows[part]);
+  return true;
+}
+
+}  // namespace tensortap

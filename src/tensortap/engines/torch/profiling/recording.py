@@ -1,0 +1,193 @@
+"""Running PyTorch's profiler around one run, and never in the way of one that the program runs itself.
+
+PyTorch allows one profiler in a process. A second one started at the wrong moment, while the program's own warms up,
+crashes the process: so ours starts only if no other is to be seen, and stops at once if the program starts one in
+the middle of the run.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from tensortap.engines.options import RunOptions, TraceLevel
+from tensortap.engines.torch import devices
+from tensortap.engines.torch.interceptor import Observation
+from tensortap.profile.step import Measured, StepProfile
+
+__all__ = ["runs_compiled_code", "step_recorded"]
+
+log = logging.getLogger("tensortap.profile")
+
+_torch: Any = torch.autograd.profiler
+"""Its names with an underscore have no types."""
+
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+_QUIET = "99"  # above every level: PyTorch's tracing library says on standard error that it starts and stops
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def step_recorded(options: RunOptions, seen: Observation) -> Iterator[None]:
+    """Profile the block if the options ask for it, and leave the profile in the observation.
+
+    Whatever goes wrong here is no reason to lose the step: then there is no profile, and the log says why.
+    """
+    if options.trace_level <= TraceLevel.NO_TRACE:
+        yield
+        return
+    recording = _start(options, seen)
+    try:
+        yield
+    finally:
+        if recording is not None:
+            seen.profile = recording.stop(seen)
+
+
+def runs_compiled_code() -> bool:
+    """Whether this process has compiled anything, which is then profiled as it is and not op by op."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    try:
+        return bool(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    except Exception:
+        return False
+
+
+def _start(options: RunOptions, seen: Observation) -> _Recording | None:
+    if not torch.profiler.kineto_available():
+        _say_once("This build of PyTorch has no profiler (Kineto): steps are not profiled.")
+        return None
+    if not _one_at_a_time.acquire(blocking=False):
+        _say_once("Another run of this process is being profiled: PyTorch allows one at a time.")
+        return None
+    recording = None
+    try:
+        if _program_profiles_itself():
+            _say_once(
+                "The program runs its own torch.profiler, and PyTorch allows only one: steps are not profiled "
+                "while it is active."
+            )
+        else:
+            recording = _Recording(options)
+    except Exception:
+        seen.fault("starting PyTorch's profiler")
+    if recording is None:
+        _one_at_a_time.release()
+    return recording
+
+
+@cache
+def _say_once(text: str) -> None:
+    log.warning(text)
+
+
+def _program_profiles_itself() -> bool:
+    """Whether another profiler records, or is warming up to do so, anywhere in this process."""
+    if torch._C._autograd._profiler_enabled() or _torch._is_profiler_enabled:
+        return True
+    if not _torch.KinetoStepTracker._step_dict:
+        return False
+    # A profiler with a schedule exists. What it is about, only the object itself knows.
+    return any(
+        issubclass(type(each), torch.profiler.profile) and _is_under_way(each) for each in gc.get_objects()
+    )
+
+
+def _is_under_way(profiler: Any) -> bool:
+    inner = getattr(profiler, "profiler", None)
+    if inner is None:
+        return False
+    warms_up = getattr(profiler, "current_action", None) is torch.profiler.ProfilerAction.WARMUP
+    return warms_up or getattr(inner, "kineto_results", None) is None
+
+
+class _Recording:
+    """The profiler while it runs."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._memory = options.trace_memory
+        self._thread = threading.current_thread().name
+        self._stopped = False
+        self._profiler = _torch.profile(
+            use_kineto=True,
+            use_device=_accelerator() if options.trace_level >= TraceLevel.HARDWARE_TRACE else None,
+            profile_memory=options.trace_memory,
+        )
+        with _quiet():
+            self._profiler.__enter__()
+        self._prepare = _torch._prepare_profiler
+        _torch._prepare_profiler = self._make_way
+        self._start = time.time_ns()
+
+    def _make_way(self, *args: Any, **kwargs: Any) -> Any:
+        """The program starts a profiler of its own, in the middle of the run: it goes before ours."""
+        self._stop()
+        _say_once(
+            "The program started its own torch.profiler during a profiled step; that step has no profile."
+        )
+        return self._prepare(*args, **kwargs)
+
+    def _stop(self) -> Any:
+        """End the recording; its result the first time, None afterwards."""
+        if self._stopped:
+            return None
+        self._stopped = True
+        _torch._prepare_profiler = self._prepare
+        try:
+            self._profiler.__exit__(None, None, None)
+            return self._profiler.kineto_results
+        finally:
+            _one_at_a_time.release()
+
+    def stop(self, seen: Observation) -> StepProfile | None:
+        """End the recording; what is known of the run's nodes is read when the profile is worked out."""
+        end = time.time_ns()
+        try:
+            result = self._stop()
+        except Exception:
+            seen.fault("stopping PyTorch's profiler")
+            return None
+        if result is None:
+            return None
+        # Bound here: the rank of a process may be gone when somebody asks.
+        return StepProfile(
+            partial(_work_out, result, seen, self._memory, self._thread, devices.rank(), self._start, end)
+        )
+
+
+def _work_out(
+    result: Any, seen: Observation, memory: bool, thread: str, rank: int, start: int, end: int
+) -> Measured:
+    # Imported here: protobuf messages are of no use to runs that nobody profiles.
+    from tensortap.engines.torch.profiling.stats import measured
+
+    return measured(result, seen, memory=memory, thread=thread, rank=rank, start=start, end=end)
+
+
+def _accelerator() -> str | None:
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if found is None else found.type
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch's tracing library, which reads this once, from writing to the user's terminal in every step."""
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = _QUIET
+    try:
+        yield
+    finally:
+        del os.environ[_LOG_LEVEL]

@@ -1,0 +1,206 @@
+"""The answer: which operation made the first bad value, why, and what to look at next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from tensortap.analyze.findings import Finding, InputHealth, Report
+from tensortap.report.page import Page, Piece
+
+__all__ = ["answer", "answer_of_finding", "short_path"]
+
+_SHOWN_INPUTS = 6
+_SHOWN_SPREAD = 4
+
+
+def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
+    """A page for a whole report."""
+    page = Page(width)
+    if report.first_bad is None:
+        _healthy(page, report)
+    else:
+        _write_finding(page, report.first_bad, len(report.ranks) > 1)
+        _others(page, report)
+        _next_commands(page, report.first_bad, report.directory)
+    if show_contained:
+        _contained(page, report)
+    return page
+
+
+def answer_of_finding(
+    finding: Finding,
+    directory: str | Path | None = None,
+    *,
+    name_rank: bool = False,
+    width: int | None = None,
+) -> Page:
+    """A page for one finding, as it is printed while a program runs.
+
+    Args:
+        finding: explained.
+        directory: the session directory; with it, the page ends with the next commands.
+        name_rank: there are several ranks.
+        width: columns; those of the terminal by default.
+    """
+    page = Page(width)
+    _write_finding(page, finding, name_rank)
+    if directory is not None:
+        _next_commands(page, finding, Path(directory))
+    return page
+
+
+def _healthy(page: Page, report: Report) -> None:
+    runs = f"{report.runs} run{'' if report.runs == 1 else 's'}"
+    page.line(("✓ healthy", "bold green"), f"  no bad value in {runs} of {short_path(str(report.directory))}")
+    contained = sum(len(each.contained) for each in report.reports)
+    intended = sum(each.intended for each in report.reports)
+    if intended:
+        page.text(f"{_many(intended, 'tensor')} with infinities that were put there on purpose.", "dim")
+    if contained:
+        page.text(
+            f"{_many(contained, 'bad value')} came to nothing: masked, or swallowed by what used it (see --all).",
+            "dim",
+        )
+
+
+def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
+    when = f"step {finding.step}" if finding.step >= 0 else f"run {finding.run}"
+    if finding.step >= 0 and finding.step != finding.run:
+        when += f" (run {finding.run})"
+    if name_rank:
+        when += f" on rank {finding.rank}"
+    title = "✗ first bad value" if finding.health.is_bad else "✗ first match"
+    page.line((title, "bold red"), f"  {_what(finding)} at {when}")
+    page.line()
+    page.columns("node", [[(finding.node.name, "bold"), (finding.node.op_type, "cyan")]])
+    if finding.module is not None and finding.phase in ("forward", "backward", "optimizer"):
+        page.columns("module", [[finding.module, (_PHASES[finding.phase], "dim")]])
+    else:
+        page.field("phase", _PHASES[finding.phase])
+    if finding.source is not None:
+        frame = finding.source
+        label = "line"
+        page.columns(
+            label, [[(f"{short_path(frame.file)}:{frame.line}", "bold"), (f"in {frame.function}", "dim")]]
+        )
+        if finding.source_text:
+            page.line("  ", " " * 9, ("│ ", "dim"), (finding.source_text, "yellow"))
+    page.line()
+    page.field("cause", finding.cause.sentence, "bold")
+    for sentence in finding.cause.proof:
+        page.field("", sentence)
+    if finding.origin is not None:
+        page.field("", finding.origin.sentence)
+    if finding.cause.advice:
+        page.field("try", finding.cause.advice, "green")
+    if not finding.is_certain and finding.cause.kind != "input-not-recorded" and finding.inputs:
+        page.field(
+            "", "Not every input was recorded, so the value may have come bad from further up.", "yellow"
+        )
+    page.line()
+    if finding.inputs:
+        rows: list[list[Piece]] = [[each.tensor, _health(each)] for each in finding.inputs[:_SHOWN_INPUTS]]
+        page.columns("inputs" if len(rows) > 1 else "input", rows)
+        if len(finding.inputs) > _SHOWN_INPUTS:
+            page.field("", f"and {len(finding.inputs) - _SHOWN_INPUTS} more", "dim")
+    page.columns("output", [[finding.tensor, (str(finding.health), "red")]])
+    if finding.propagators:
+        count = _many(len(finding.propagators), "tensor")
+        reached = f", among them {', '.join(finding.reached)}" if finding.reached else ""
+        page.field("spread", f"to {count}{reached}")
+
+
+def _what(finding: Finding) -> str:
+    """What is wrong with the output, in short."""
+    health = finding.health
+    if not health.is_bad:
+        return health.spread
+    kinds = [
+        name for name, n in (("NaN", health.nan), ("−inf", health.neg_inf), ("+inf", health.pos_inf)) if n
+    ]
+    return " and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
+
+
+_PHASES = {
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer",
+    "input": "input of the step",
+    "parameter": "parameter, as it was before the step",
+}
+
+
+def _health(given: InputHealth) -> tuple[str, str]:
+    style = {"good": "green", "unknown": "yellow", "intended": "cyan", "partly": "yellow"}.get(
+        given.status, "red"
+    )
+    text = str(given)
+    return f"part of: {text}" if given.status == "partly" else text, style
+
+
+def _others(page: Page, report: Report) -> None:
+    first = report.first_bad
+    home = next((each for each in report.reports if first in each.findings), None)
+    others = [] if home is None else [each for each in home.findings if each is not first]
+    if others:
+        names = ", ".join(each.node.name for each in others[:_SHOWN_SPREAD])
+        more = f" and {len(others) - _SHOWN_SPREAD} more" if len(others) > _SHOWN_SPREAD else ""
+        page.field("also", f"{_many(len(others), 'other node')} went bad independently: {names}{more}")
+    if report.later_runs:
+        last = report.later_runs[-1]
+        which = (
+            f"run {last}"
+            if len(report.later_runs) == 1
+            else f"{len(report.later_runs)} runs up to run {last}"
+        )
+        page.field("later", f"{which} had bad values too")
+    contained = 0 if home is None else len(home.contained)
+    if contained:
+        page.field(
+            "ignored", f"{_many(contained, 'bad value')} that came to nothing (--all shows them)", "dim"
+        )
+
+
+def _next_commands(page: Page, finding: Finding, directory: Path) -> None:
+    where = shlex.quote(short_path(str(directory)))
+    run = f" -r {finding.run}"
+    task = f" --task {finding.rank}" if finding.rank else ""
+    looks = [f"tensortap node {where} {shlex.quote(finding.node.name)}{run}{task}"]
+    recorded = [each.tensor for each in finding.inputs if each.health is not None]
+    shown = recorded[-1] if recorded else finding.tensor
+    looks.append(f"tensortap show {where} {shlex.quote(shown)}{run}{task}")
+    if finding.run > 0:
+        looks.append(f"tensortap history {where} {shlex.quote(shown)}")
+    page.line()
+    for place, command in enumerate(looks):
+        page.line("  ", (f"{'' if place else 'next':<9}", "dim"), (command, "cyan"))
+
+
+def _contained(page: Page, report: Report) -> None:
+    rows = [
+        [str(each.run), each.tensor, str(each.health)]
+        for single in report.reports
+        for each in single.contained
+    ]
+    if rows:
+        page.line()
+        page.columns("ignored", rows)
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def short_path(path: str) -> str:
+    """A path as one would type it here.
+
+    >>> short_path("/somewhere/else.py")
+    '/somewhere/else.py'
+    """
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return path
+    return relative if not relative.startswith("..") and len(relative) < len(path) else path

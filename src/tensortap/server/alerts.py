@@ -1,0 +1,144 @@
+"""Which tensors had NaN or infinite elements, how often, and since when (F25)."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tensortap.records import Record, RecordBatch, tensor_name
+from tensortap.store.batch import pills_of
+from tensortap.store.health import PILL_COLUMNS, PILL_OP
+from tensortap.store.values import numpy_dtype
+
+__all__ = ["CAPACITY", "Alert", "AlertRegistry"]
+
+CAPACITY = 100
+"""Tensors that are kept: the first ones to go bad are the ones to look at."""
+
+_KINDS = ("nan", "neg_inf", "pos_inf")
+_COLUMNS = [PILL_COLUMNS.index(kind) for kind in _KINDS]
+_CHUNK = 1 << 15
+"""Elements looked at together: few enough that they and what is found about them stay in the cache."""
+
+
+@dataclass(slots=True)
+class Alert:
+    """One tensor that has been bad.
+
+    Attributes:
+        nan, neg_inf, pos_inf: in how many records it had such elements.
+        first, last: microseconds since the epoch of the first and the last of them.
+    """
+
+    device: str
+    tensor: str
+    first: int
+    last: int
+    nan: int = 0
+    neg_inf: int = 0
+    pos_inf: int = 0
+
+
+class AlertRegistry:
+    """Alerts of one job; safe to use from several threads.
+
+    >>> registry = AlertRegistry()
+    >>> pill = np.zeros(14)
+    >>> pill[2] = 3
+    >>> registry.see(Record("fc", 0, "DebugNumericSummary", "/device:CPU:0", 17, "float64", (14,), pill))
+    1
+    >>> [(alert.tensor, alert.nan) for alert in registry.report()]
+    [('fc:0', 1)]
+    """
+
+    def __init__(self, saved: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._lock = threading.Lock()
+        self._alerts: dict[tuple[str, str], Alert] = {}
+        self.left_out = 0
+        for facts in saved[:CAPACITY]:
+            alert = Alert(**facts)
+            self._alerts[alert.device, alert.tensor] = alert
+
+    def see(self, record: Record) -> int:
+        """Take note of one record; how many of NaN, -inf and +inf it has."""
+        bad = _bad_kinds(record)
+        if any(bad):
+            self._note(record.device, record.tensor_name, record.timestamp, bad)
+        return sum(bad)
+
+    def see_batch(self, batch: RecordBatch) -> int:
+        """Take note of the health pills of a batch; how many were bad."""
+        is_pill, values = pills_of(batch)
+        bad = values[:, _COLUMNS] > 0
+        places = np.flatnonzero(bad.any(axis=1))
+        if len(places):
+            rows = batch.rows[np.flatnonzero(is_pill)[places]]
+            for row, kinds in zip(rows, bad[places].tolist(), strict=True):
+                key = batch.table[int(row["key"])]
+                self._note(
+                    key.device, tensor_name(key.node_name, key.output_slot), int(row["timestamp"]), kinds
+                )
+        return len(places)
+
+    def report(self, device: str = "", tensor: str = "") -> list[Alert]:
+        """The alerts, first to go bad first, whose names contain these regular expressions."""
+        with self._lock:
+            found = [Alert(**asdict(alert)) for alert in self._alerts.values()]
+        found = [each for each in found if re.search(device, each.device) and re.search(tensor, each.tensor)]
+        return sorted(found, key=lambda alert: (alert.first, alert.tensor))
+
+    def saved(self) -> list[dict[str, Any]]:
+        """What a new registry needs to go on."""
+        return [asdict(alert) for alert in self.report()]
+
+    def clear(self) -> None:
+        """Forget all alerts."""
+        with self._lock:
+            self._alerts.clear()
+            self.left_out = 0
+
+    def _note(self, device: str, tensor: str, timestamp: int, bad: Sequence[bool]) -> None:
+        with self._lock:
+            alert = self._alerts.get((device, tensor))
+            if alert is None:
+                if len(self._alerts) >= CAPACITY:
+                    self.left_out += 1
+                    return
+                alert = self._alerts[device, tensor] = Alert(device, tensor, timestamp, timestamp)
+            alert.first = min(alert.first, timestamp)
+            alert.last = max(alert.last, timestamp)
+            alert.nan += bad[0]
+            alert.neg_inf += bad[1]
+            alert.pos_inf += bad[2]
+
+
+def _bad_kinds(record: Record) -> tuple[bool, bool, bool]:
+    good = (False, False, False)
+    kind = numpy_dtype(record.dtype)
+    if record.data is None or kind is None or not record.initialized:
+        return good
+    if record.debug_op == PILL_OP:
+        pill = np.frombuffer(record.data, np.float64) if record.dtype == "float64" else np.zeros(0)
+        if len(pill) < len(PILL_COLUMNS):
+            return good
+        nan, negative, positive = (bool(pill[column] > 0) for column in _COLUMNS)
+        return nan, negative, positive
+    if record.debug_op == "DebugNanCount":
+        return bool(np.frombuffer(record.data, kind).any()), False, False
+    if record.debug_op != "DebugIdentity" or kind.kind not in "fc":
+        return good
+    found = np.zeros(3, bool)
+    values = np.frombuffer(record.data, kind)
+    if kind.kind == "c":
+        values = values.view(f"f{kind.itemsize // 2}")
+    for start in range(0, len(values), _CHUNK):
+        part = values[start : start + _CHUNK]
+        if not np.isfinite(part).all():
+            found |= [np.isnan(part).any(), np.isneginf(part).any(), np.isposinf(part).any()]
+    nan, negative, positive = found.tolist()
+    return nan, negative, positive

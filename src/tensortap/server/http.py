@@ -1,0 +1,389 @@
+"""The HTTP interface: JSON about jobs, runs, tensors and values; gates and breakpoints; metrics.
+
+Everything is read from the session directories with the same reader that the commands use. Jobs and runs are
+named by their directories, which are looked up in lists: no name from a request becomes a path. The routes
+are described in `docs/server.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import io
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from tensortap.server import views
+from tensortap.server.gates import CLOSED, STATE_NAMES, WatchKey
+from tensortap.server.job import Job
+from tensortap.server.statistics import prometheus_text
+from tensortap.wire.debug_service import WireError
+
+if TYPE_CHECKING:
+    from tensortap.server.debug_server import DebugServer
+
+__all__ = ["HttpServer", "make_app"]
+
+MAX_BODY_BYTES = 64 << 20
+_START_SECS = 20.0
+
+
+class HttpServer:
+    """The HTTP interface in a thread of its own. Its port is bound as soon as it is made."""
+
+    def __init__(
+        self, server: DebugServer, host: str, port: int, tls_cert: str | Path | None, tls_key: str | Path | None
+    ) -> None:
+        from tensortap.server.debug_server import free_socket
+
+        self._socket = free_socket(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(server),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            ssl_certfile=None if tls_cert is None else str(tls_cert),
+            ssl_keyfile=None if tls_key is None else str(tls_key),
+            timeout_graceful_shutdown=2,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="tensortap-http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._uvicorn.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(_START_SECS)
+        self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
+
+
+def make_app(server: DebugServer) -> Any:
+    """The application, guarded."""
+    api = _Api(server)
+    routes = [Route(path, endpoint, methods=[method]) for method, path, endpoint in api.routes()]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _explain, WireError: _explain_value, ValueError: _explain_value},
+    )
+    return _Guard(app, server)
+
+
+def _explain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+def _explain_value(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+_Scope = Any
+
+
+class _Guard:
+    """Lets through only who may: the right token, and no page of another site in a browser on this machine.
+
+    A browser follows a name that an attacker controls to 127.0.0.1, and then `Host` gives it away; a form or
+    script on another page says so in `Origin`.
+    """
+
+    def __init__(self, app: Any, server: DebugServer) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(
+        self, scope: _Scope, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        if scope["type"] == "http":
+            problem = self._problem(Request(scope))
+            if problem is not None:
+                await problem(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _problem(self, request: Request) -> Response | None:
+        from tensortap.server.debug_server import is_loopback
+
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        if is_loopback(self._server.host) and not is_loopback(host):
+            return JSONResponse({"error": f"This server is not called {host!r}."}, 403)
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            return JSONResponse({"error": f"Requests from {origin!r} are not accepted."}, 403)
+        wanted = self._server.token
+        if wanted is not None and request.url.path != "/healthz":
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), wanted.encode()):
+                return JSONResponse({"error": "The server wants a token: Authorization: Bearer …"}, 401)
+        if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
+            return JSONResponse({"error": f"The body is larger than {MAX_BODY_BYTES} bytes."}, 413)
+        return None
+
+
+Endpoint = Callable[[Request], Any]
+
+
+class _Api:
+    """One method per route. Those that read files are plain functions, which Starlette runs in threads."""
+
+    def __init__(self, server: DebugServer) -> None:
+        self._server = server
+
+    def routes(self) -> list[tuple[str, str, Endpoint]]:
+        """Method, path and endpoint of every route."""
+        job, run = "/api/jobs/{job}", "/api/jobs/{job}/runs/{run}"
+        return [
+            ("GET", "/healthz", self.healthz),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/api/server", self.server),
+            ("GET", "/api/jobs", self.jobs),
+            ("GET", job, self.job),
+            ("GET", f"{job}/runs", self.runs),
+            ("GET", run, self.run),
+            ("GET", f"{run}/tensors", self.tensors),
+            ("GET", f"{run}/value", self.value),
+            ("GET", f"{run}/graph", self.graph),
+            ("GET", f"{run}/source", self.source),
+            ("GET", f"{job}/tensors", self.tensor_names),
+            ("GET", f"{job}/health", self.health),
+            ("GET", f"{job}/ranks", self.ranks),
+            ("GET", f"{job}/alerts", self.alerts),
+            ("DELETE", f"{job}/alerts", self.clear_alerts),
+            ("GET", f"{job}/gates", self.gates),
+            ("PUT", f"{job}/gates", self.set_gates),
+            ("DELETE", f"{job}/gates", self.close_gates),
+            ("GET", f"{job}/breakpoints", self.breakpoints),
+            ("POST", f"{job}/breakpoints/{{id:int}}/release", self.release),
+        ]
+
+    # --- the server --------------------------------------------------------------------------------
+
+    async def healthz(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        text = prometheus_text(self._server.statistics.counts(), self._server.gauges())
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def server(self, request: Request) -> Response:
+        server = self._server
+        return _json(
+            {
+                "version": version("tensortap"),
+                "address": server.address,
+                "root": str(server.root.absolute()),
+                "started": server.statistics.started,
+                "counts": server.statistics.counts(),
+                "now": server.gauges(),
+                "limits": asdict(server.limits),
+                "breakpoint_timeout": server.breakpoint_timeout,
+            }
+        )
+
+    # --- what was received -------------------------------------------------------------------------
+
+    def jobs(self, request: Request) -> Response:
+        return _json({"jobs": [views.describe_job(job) for job in self._server.jobs()]})
+
+    def job(self, request: Request) -> Response:
+        return _json(views.describe_job(self._job(request)))
+
+    def runs(self, request: Request) -> Response:
+        return _json(
+            views.list_runs(
+                self._job(request), task=_number(request, "task"), limit=_number(request, "limit", 100, 10_000)
+            )
+        )
+
+    def run(self, request: Request) -> Response:
+        return _json(views.describe_run(self._run(request)))
+
+    def tensors(self, request: Request) -> Response:
+        return _json(
+            views.list_tensors(
+                self._run(request),
+                part=request.query_params.get("name", ""),
+                debug_op=request.query_params.get("debug_op"),
+                bad=request.query_params.get("bad", "") not in ("", "0", "false"),
+                offset=_number(request, "offset", 0) or 0,
+                limit=_number(request, "limit", 1000, 100_000) or 1000,
+            )
+        )
+
+    def value(self, request: Request) -> Response:
+        text = request.query_params.get("tensor")
+        if text is None:
+            raise HTTPException(400, "Say which tensor: ?tensor=node:slot or ?tensor=node:slot[0, :3].")
+        facts, value = views.find_value(
+            self._run(request), text, request.query_params.get("debug_op"), _number(request, "execution", -1) or 0
+        )
+        if request.query_params.get("format") == "npy":
+            return _npy(value)
+        return _json({**facts, **views.value_as_json(value)})
+
+    def graph(self, request: Request) -> Response:
+        return _json(views.graph(self._run(request), request.query_params.get("device")))
+
+    def source(self, request: Request) -> Response:
+        return _json(views.source(self._run(request), request.query_params.get("path")))
+
+    def tensor_names(self, request: Request) -> Response:
+        return _json(views.tensor_names(self._job(request), request.query_params.get("debug_op")))
+
+    def health(self, request: Request) -> Response:
+        tensor = request.query_params.get("tensor")
+        if tensor is None:
+            raise HTTPException(400, "Say which tensor: ?tensor=node:slot.")
+        return _json(views.health(self._job(request), tensor, _number(request, "limit", 10_000, 1_000_000)))
+
+    def ranks(self, request: Request) -> Response:
+        part = request.query_params.get("name", "")
+        return _json(views.ranks(self._job(request), part, _number(request, "last", 100, 100_000)))
+
+    # --- alerts ------------------------------------------------------------------------------------
+
+    async def alerts(self, request: Request) -> Response:
+        job = self._job(request)
+        part = request.query_params.get("name", "")
+        found = [asdict(alert) for alert in job.alerts.report() if part in alert.tensor]
+        return _json({"alerts": found, "left_out": job.alerts.left_out})
+
+    def clear_alerts(self, request: Request) -> Response:
+        job = self._job(request)
+        job.alerts.clear()
+        job.save()
+        return _json({"alerts": []})
+
+    # --- gates and breakpoints ---------------------------------------------------------------------
+
+    async def gates(self, request: Request) -> Response:
+        return self._gates(self._job(request))
+
+    @staticmethod
+    def _gates(job: Job) -> Response:
+        states = job.gates.states()
+        return _json(
+            {
+                "gates": [{"watch_key": str(key), "state": state} for key, state in states.items()],
+                "gated": [str(key) for key in job.gated()],
+            }
+        )
+
+    async def set_gates(self, request: Request) -> Response:
+        body = await _body(request)
+        keys = body.get("watch_keys")
+        state = body.get("state")
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or not keys:
+            raise HTTPException(400, "watch_keys must be a list of keys such as 'fc/addmm:0:DebugIdentity'.")
+        if state not in STATE_NAMES.values():
+            raise HTTPException(400, f"state must be one of {', '.join(sorted(STATE_NAMES.values()))}.")
+        job = self._job(request, make=True)
+        parsed = [WatchKey.parse(key) for key in keys]
+        await asyncio.to_thread(job.set_gates, parsed, state)
+        return self._gates(job)
+
+    def close_gates(self, request: Request) -> Response:
+        job = self._job(request)
+        asked = request.query_params.getlist("watch_key")
+        keys = [WatchKey.parse(key) for key in asked] if asked else list(job.gates.states())
+        job.set_gates(keys, CLOSED)
+        return self._gates(job)
+
+    async def breakpoints(self, request: Request) -> Response:
+        hits = self._job(request).gates.hits()
+        return _json({"waiting": [views.describe_hit(hit) for hit in hits]})
+
+    async def release(self, request: Request) -> Response:
+        job, number = self._job(request), request.path_params["id"]
+        body = await _body(request)
+        hit = next((hit for hit in job.gates.hits() if hit.id == number), None)
+        if hit is None:
+            raise HTTPException(404, f"Nobody waits at breakpoint {number}; it was released or gave up.")
+        replacement = views.replacement(hit.record, body["value"]) if body.get("value") is not None else None
+        if not job.gates.release(number, replacement):
+            raise HTTPException(404, f"Nobody waits at breakpoint {number} any more.")
+        return _json({"released": number, "replaced": replacement is not None})
+
+    # --- finding -----------------------------------------------------------------------------------
+
+    def _job(self, request: Request, make: bool = False) -> Job:
+        name = request.path_params["job"]
+        for job in self._server.jobs():
+            if job.directory.name == name:
+                return job
+        if make:
+            job = self._server.job(name)
+            job.make()
+            if job.directory.name == name:
+                return job
+        known = [job.directory.name for job in self._server.jobs()]
+        raise HTTPException(404, f"There is no job {name[:80]!r}; there are {', '.join(known) or 'none yet'}.")
+
+    def _run(self, request: Request) -> Any:
+        return views.open_run(self._job(request), request.path_params["run"])
+
+
+def _number(request: Request, name: str, default: int | None = None, most: int = 2**31) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        return min(int(text[:20]), most)
+    except ValueError:
+        raise HTTPException(400, f"{name} must be a whole number, got {text[:40]!r}.") from None
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    if not content:
+        return {}
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "The body is no JSON.") from None
+    if not isinstance(body, dict):
+        raise HTTPException(400, "The body must be a JSON object.")
+    return body
+
+
+def _json(facts: Mapping[str, Any]) -> Response:
+    return JSONResponse(views.plain(facts))
+
+
+def _npy(value: Any) -> Response:
+    array = np.asarray(value)
+    if not hasattr(value, "dtype") or array.dtype.kind == "O":
+        raise HTTPException(400, "This tensor has no value that a NumPy file can hold.")
+    if array.dtype.kind == "V":
+        array = array.astype(np.float32)
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return Response(file.getvalue(), media_type="application/octet-stream")

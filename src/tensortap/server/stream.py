@@ -1,0 +1,374 @@
+"""One stream of events: what a client sends about one run, from its first event to its end (F5–F19)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from tensortap.records import KeyTable, Record, RecordBatch, RunInfo
+from tensortap.server.gates import GateClient, WatchKey
+from tensortap.server.handler import StreamHandler
+from tensortap.server.job import DEFAULT_JOB, Job
+from tensortap.server.limits import checked_name
+from tensortap.store.writer import RunWriter
+from tensortap.wire.batches import BatchDecoder
+from tensortap.wire.debug_service import Event, GraphDef, WireError
+from tensortap.wire.events import (
+    BATCH,
+    GRAPH,
+    METADATA,
+    RUN_END,
+    TENSOR,
+    GraphJoiner,
+    ReceivedGraph,
+    RunEnding,
+    StreamMetadata,
+    TensorJoiner,
+    kind_of,
+    read_metadata,
+    read_run_end,
+)
+
+if TYPE_CHECKING:
+    from tensortap.server.debug_server import DebugServer
+
+__all__ = ["Stream"]
+
+log = logging.getLogger(__name__)
+
+_TASK = re.compile(r"/task:(\d{1,9})(?:/|$)")
+_checked_tables: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
+
+
+class Stream:
+    """Takes the events of one stream, writes them, and says what to reply. Used by one thread.
+
+    The run directory is made when it is known whose run it is: metadata of our own clients say so, others are
+    known by the device of their first graph or tensor.
+    """
+
+    def __init__(self, server: DebugServer, is_active: Callable[[], bool]) -> None:
+        self._server = server
+        self._is_active = is_active
+        self._handler: StreamHandler | None = None
+        self._graph_joiner = GraphJoiner(server.limits.value_bytes)
+        self._tensor_joiner = TensorJoiner(server.limits.value_bytes)
+        self._batches = BatchDecoder()
+        self._metadata: StreamMetadata | None = None
+        self._graphs: list[ReceivedGraph] = []
+        self._job: Job | None = None
+        self._gates: tuple[Job, GateClient] | None = None
+        self._writer: RunWriter | None = None
+        self._ending = RunEnding()
+        self._counts: Counter[str] = Counter()
+        self._devices: set[str] = set()
+        self._keys: set[tuple[str, int, str, str]] = set()
+        self._pending = 0
+
+    # --- events ------------------------------------------------------------------------------------
+
+    def take(self, message: bytes) -> Any | None:
+        """Take one event; the reply if the client waits for one.
+
+        Raises:
+            WireError: the client sent what the protocol or a limit does not allow.
+        """
+        try:
+            event = Event.FromString(message)
+        except DecodeError as error:
+            raise WireError(f"A message of {len(message)} bytes is no Event: {error}.") from error
+        self._server.statistics.add(messages=1, received_bytes=len(message))
+        if self._handler is None:
+            self._handler = self._server.new_handler()
+        kind = kind_of(event)
+        reply = None
+        if kind == TENSOR:
+            record = self._tensor_joiner.add(event)
+            self._account()
+            if record is not None:
+                reply = self._record(record)
+        elif kind == BATCH:
+            batch = self._batches.decode(event)
+            if batch is not None and len(batch):
+                self._batch(batch)
+        elif kind == GRAPH:
+            graph = self._graph_joiner.add(event)
+            self._account()
+            if graph is not None:
+                reply = self._graph(graph)
+        elif kind == METADATA:
+            reply = self._describe(read_metadata(event))
+        elif kind == RUN_END:
+            self._ending = read_run_end(event)
+        return reply
+
+    def last_reply(self) -> Any | None:
+        """What the client should still be told when it has sent everything."""
+        if self._gates is None:
+            return None
+        reply = self._gates[1].reply()
+        return reply if reply.debug_op_state_changes else None
+
+    def close(self, error: str | None = None) -> None:
+        """The stream is over; `error` says why if it was not its client that ended it."""
+        self._server.change_pending(-self._pending)
+        self._pending = 0
+        if self._writer is None and (self._metadata is not None or self._graphs) and error is None:
+            self._open_run("")
+        self._end_run(error or self._ending.error)
+        if self._handler is not None:
+            self._call(self._handler.on_end, error)
+
+    def _account(self) -> None:
+        """Tell the server how many bytes wait for missing chunks."""
+        waiting = self._tensor_joiner.pending_bytes + self._graph_joiner.pending_bytes
+        if waiting != self._pending:
+            self._server.change_pending(waiting - self._pending)
+            self._pending = waiting
+
+    # --- metadata and graphs -----------------------------------------------------------------------
+
+    def _describe(self, metadata: StreamMetadata) -> Any:
+        if self._metadata is not None:
+            raise WireError("A second metadata event came on one stream; each run has a stream of its own.")
+        self._metadata = metadata
+        self._job = self._server.job(metadata.grpc_path.strip("/") or metadata.session or DEFAULT_JOB)
+        self._job.latest_run = max(self._job.latest_run, metadata.info.index)
+        if metadata.process or self._graphs:
+            self._open_run(self._graphs[0].device if self._graphs else "")
+        self._call_handler("on_metadata", metadata)
+        return self._reply(self._job)
+
+    def _graph(self, graph: ReceivedGraph) -> Any:
+        checked_name(graph.device, "device")
+        message = _parsed(graph)
+        self._graphs.append(graph)
+        if len(self._graphs) > self._server.limits.devices:
+            raise WireError("The stream brings too many graphs.")
+        job = self._job or self._server.job(DEFAULT_JOB)
+        job.note_gated(message)
+        if self._writer is not None:
+            self._store_graphs(self._writer, [graph])
+        self._call_handler("on_graph", message, graph.device, graph.timestamp)
+        return self._reply(job)
+
+    def _store_graphs(self, writer: RunWriter, graphs: list[ReceivedGraph]) -> None:
+        assert self._job is not None
+        try:
+            digests = {
+                graph.device: self._job.put_graph(self._server.programs.with_source_lines(graph.content))
+                for graph in graphs
+            }
+            if digests:
+                self._job.remember_graphs(self._executor(), digests)
+            digests = digests or self._job.graphs_of(self._executor())
+            sources = self._server.programs.sources_for(self._job.store)
+            if digests or sources:
+                writer.refer(digests, sources)
+        except OSError as error:
+            self._failed_write(error, 0)
+
+    def _executor(self) -> object:
+        """What runs with the same graphs have in common."""
+        if self._metadata is None:
+            return None
+        info = self._metadata.info
+        return info.task, info.input_names, info.output_names, info.target_nodes
+
+    def _reply(self, job: Job) -> Any:
+        # A graph may come before the metadata that says whose it is.
+        if self._gates is None or self._gates[0] is not job:
+            self._gates = job, job.gates.new_client()
+        return self._gates[1].reply()
+
+    # --- tensors -----------------------------------------------------------------------------------
+
+    def _record(self, record: Record) -> Any | None:
+        self._know(record)
+        writer = self._run_for(record.device)
+        if self._server.disk.has_room(record.nbytes):
+            try:
+                writer.write(record)
+                self._wrote(1, record.nbytes)
+            except OSError as error:
+                self._failed_write(error, 1)
+        else:
+            self._dropped("disk budget of the server", 1)
+        assert self._job is not None
+        if self._job.alerts.see(record):
+            self._server.statistics.add(alerts=1)
+        answer = self._call_handler("on_tensor", record)
+        key = WatchKey(record.node_name, record.output_slot, record.debug_op)
+        if self._gates is None or not self._gates[1].waits_at(key):
+            return None
+        return self._hold(writer, record, answer)
+
+    def _hold(self, writer: RunWriter, record: Record, answer: Any) -> Any:
+        """Keep the client waiting until somebody lets it go, at most as long as the server may."""
+        assert self._job is not None
+        assert self._gates is not None
+        statistics = self._server.statistics
+        statistics.add(hits=1)
+        timeout = self._server.breakpoint_timeout
+        if answer is None and timeout > 0:
+            released, answer = self._job.gates.hold(
+                writer.path.name, writer.info.task, record, timeout, self._is_active
+            )
+            if not released:
+                statistics.add(timeouts=1)
+                log.warning(
+                    "Nobody released the breakpoint %s of job %s within %g s; the run goes on.",
+                    record.watch_key,
+                    self._job.name,
+                    timeout,
+                )
+        reply = self._gates[1].reply()
+        if answer is not None:
+            from tensortap.store.tensor_proto import fill_tensor
+
+            fill_tensor(reply.tensor, answer, record.dtype, record.shape)
+        return reply
+
+    def _batch(self, batch: RecordBatch) -> None:
+        self._check_table(batch.table)
+        writer = self._run_for(batch.device)
+        nbytes = batch.nbytes
+        if self._server.disk.has_room(nbytes):
+            try:
+                writer.write_batch(batch)
+                self._wrote(len(batch), nbytes)
+            except OSError:
+                self._write_singly(writer, batch)
+            except ValueError as error:
+                raise WireError(str(error)) from error
+        else:
+            self._dropped("disk budget of the server", len(batch))
+        assert self._job is not None
+        bad = self._job.alerts.see_batch(batch)
+        if bad:
+            self._server.statistics.add(alerts=bad)
+        self._call_handler("on_batch", batch)
+
+    def _write_singly(self, writer: RunWriter, batch: RecordBatch) -> None:
+        for record in batch:
+            try:
+                writer.write(record)
+                self._wrote(1, record.nbytes)
+            except OSError as error:
+                self._failed_write(error, 1)
+
+    def _know(self, record: Record) -> None:
+        key = record.node_name, record.output_slot, record.debug_op, record.device
+        if key in self._keys:
+            return
+        checked_name(record.node_name)
+        checked_name(record.debug_op, "debug op")
+        self._know_device(record.device)
+        self._keys.add(key)
+        if len(self._keys) > self._server.limits.keys:
+            raise WireError(f"The stream names more than {self._server.limits.keys} watch keys.")
+
+    def _know_device(self, device: str) -> None:
+        if device not in self._devices:
+            self._devices.add(checked_name(device, "device"))
+            if len(self._devices) > self._server.limits.devices:
+                raise WireError(f"The stream names more than {self._server.limits.devices} devices.")
+
+    def _check_table(self, table: KeyTable) -> None:
+        """Look at the names of a table once, whoever sends it."""
+        for device in table.devices:
+            self._know_device(device)
+        checked = _checked_tables.get(table, 0)
+        for number in range(checked, len(table)):
+            key = table[number]
+            checked_name(key.node_name)
+            checked_name(key.debug_op, "debug op")
+        _checked_tables[table] = len(table)
+
+    # --- the run -----------------------------------------------------------------------------------
+
+    def _run_for(self, device: str) -> RunWriter:
+        if self._writer is None:
+            return self._open_run(device)
+        # A stream without metadata belongs to another process of a distributed session and outlives its runs.
+        if self._metadata is None and self._job is not None and self._writer.info.index < self._job.latest_run:
+            self._end_run(None)
+            return self._open_run(device)
+        return self._writer
+
+    def _open_run(self, device: str) -> RunWriter:
+        """Begin the run directory, now that it is known whose run it is."""
+        if self._job is None:
+            self._job = self._server.job(DEFAULT_JOB)
+        now = time.time_ns() // 1000
+        info = self._metadata.info if self._metadata is not None else RunInfo(-1, -1, now)
+        if info.timestamp <= 0:
+            info = replace(info, timestamp=now)
+        found = _TASK.search(device)
+        if found and not (self._metadata and self._metadata.process):
+            info = replace(info, task=int(found[1]))
+        try:
+            self._writer = self._job.new_run(info)
+        except OSError as error:
+            self._server.statistics.add(failures=1)
+            raise RuntimeError(f"The server cannot make a run directory: {error.strerror}.") from error
+        self._server.statistics.add(runs=1)
+        self._store_graphs(self._writer, self._graphs)
+        return self._writer
+
+    def _end_run(self, error: str | None) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None or self._job is None:
+            return
+        counts = {**self._ending.counts, **self._counts}
+        lost = sum(number for name, number in self._counts.items() if name.startswith("dropped: "))
+        counts["dropped"] = self._ending.counts.get("dropped", 0) + lost
+        self._job.end_run(writer, counts, error)
+        self._counts.clear()
+
+    # --- counting ----------------------------------------------------------------------------------
+
+    def _wrote(self, records: int, nbytes: int) -> None:
+        self._counts["written"] += records
+        self._counts["written_bytes"] += nbytes
+        self._server.statistics.add(records=records, record_bytes=nbytes)
+
+    def _dropped(self, reason: str, records: int) -> None:
+        self._counts[f"dropped: {reason}"] += records
+        self._server.statistics.add(dropped=records)
+
+    def _failed_write(self, error: OSError, records: int) -> None:
+        self._dropped("write failed", records)
+        self._server.say_once(error.errno, "Writing failed; what cannot be written is counted: %s", error)
+
+    def _call_handler(self, method: str, *arguments: Any) -> Any:
+        # Most servers have no handler of their own, and batches are not taken apart for nothing.
+        if self._handler is None or type(self._handler) is StreamHandler:
+            return None
+        return self._call(getattr(self._handler, method), *arguments)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception:
+            self._server.statistics.add(failures=1)
+            log.exception("The stream handler failed; the stream goes on.")
+            return None
+
+
+def _parsed(graph: ReceivedGraph) -> Any:
+    try:
+        message = GraphDef.FromString(graph.content)
+    except DecodeError as error:
+        raise WireError(f"The graph of {graph.device} is no GraphDef: {error}.") from error
+    for node in message.node:
+        checked_name(node.name)
+    return message

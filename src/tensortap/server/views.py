@@ -1,0 +1,340 @@
+"""What the HTTP interface says about jobs and runs, read from their directories."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from starlette.exceptions import HTTPException
+
+from tensortap.analyze.ranks import compare_ranks
+from tensortap.analyze.slicing import split_slices
+from tensortap.reader import DebugDumpDir, DebugTensorDatum, SessionDir, has_inf_or_nan
+from tensortap.reader.rank_readings import rank_readings
+from tensortap.reader.session_dir import RunRef
+from tensortap.records import Record
+from tensortap.server.gates import Hit
+from tensortap.server.job import Job
+from tensortap.store.health import PILL_COLUMNS, PILL_OP
+from tensortap.store.values import numpy_dtype
+from tensortap.suggest import nearest
+
+__all__ = [
+    "describe_hit",
+    "describe_job",
+    "describe_run",
+    "find_value",
+    "graph",
+    "health",
+    "list_runs",
+    "list_tensors",
+    "open_run",
+    "plain",
+    "ranks",
+    "replacement",
+    "source",
+    "tensor_names",
+    "value_as_json",
+]
+
+ELEMENTS_AT_ONCE = 100_000
+"""In JSON; for more there are slices, and NumPy files."""
+_PEEK_ELEMENTS = 16
+LAST = "last"
+
+
+def session_of(job: Job) -> SessionDir:
+    """The session directory of a job."""
+    try:
+        return SessionDir(job.directory)
+    except OSError:
+        raise HTTPException(404, f"Nothing was received of job {job.name!r} yet.") from None
+
+
+def open_run(job: Job, name: str) -> DebugDumpDir:
+    """One run by the name of its directory; `last` is the newest."""
+    session = session_of(job)
+    refs = {ref.name: ref for ref in session.runs}
+    ref = session.runs[-1] if name == LAST and session.runs else refs.get(name)
+    if ref is None:
+        raise HTTPException(404, f"Job {job.name!r} has no run {name[:80]!r}; it has {len(refs)} runs.")
+    try:
+        return ref.open(validate=False)
+    except (OSError, ValueError) as error:
+        raise HTTPException(404, f"The run {ref.name} cannot be read: {error}") from None
+
+
+def describe_job(job: Job) -> dict[str, Any]:
+    """A job in a few facts."""
+    runs: list[RunRef] = []
+    tasks: list[int] = []
+    if job.directory.is_dir():
+        session = SessionDir(job.directory)
+        runs, tasks = session.runs, session.tasks()
+    return {
+        "id": job.directory.name,
+        "name": job.name,
+        "directory": str(job.directory.absolute()),
+        "runs": len(runs),
+        "receiving": job.open_runs,
+        "tasks": tasks,
+        "newest_run": runs[-1].name if runs else None,
+        "gates": sum(state != "closed" for state in job.gates.states().values()),
+        "waiting_at_breakpoints": len(job.gates.hits()),
+        "alerts": len(job.alerts.report()),
+    }
+
+
+def list_runs(job: Job, task: int | None, limit: int | None) -> dict[str, Any]:
+    """The last runs of a job, newest last."""
+    session = session_of(job)
+    rows: list[dict[str, Any]] = []
+    for ref in reversed(session.runs):
+        if len(rows) == limit:
+            break
+        try:
+            run = ref.open(validate=False)
+        except (OSError, ValueError) as error:
+            rows.append({"name": ref.name, "run": ref.index, "error": str(error)})
+            continue
+        if task in (None, run.source.task):
+            rows.append(_summary(run, ref))
+    return {"runs": rows[::-1], "total": len(session.runs), "notices": session.notices}
+
+
+def _summary(run: DebugDumpDir, ref: RunRef) -> dict[str, Any]:
+    metadata = run.source.core_metadata
+    return {
+        "name": ref.name,
+        "run": ref.index,
+        "task": run.source.task,
+        "step": metadata[0].global_step if metadata else -1,
+        "timestamp": ref.timestamp,
+        "status": getattr(run.source, "status", None),
+        "error": run.error,
+        "records": run.size,
+        "bytes": sum(datum.dump_size_bytes or 0 for datum in run.dumped_tensor_data),
+        "counts": run.counts,
+    }
+
+
+def describe_run(run: DebugDumpDir) -> dict[str, Any]:
+    """Everything about one run except its tensors."""
+    metadata = run.source.core_metadata
+    return {
+        "name": run.dump_root.name,
+        "task": run.source.task,
+        "status": getattr(run.source, "status", None),
+        "error": run.error,
+        "metadata": metadata[0]._asdict() if metadata else None,
+        "fetches": run.source.fetches,
+        "feed_keys": run.source.feed_keys,
+        "devices": run.devices(),
+        "records": run.size,
+        "counts": run.counts,
+        "sources": run.source.source_files(),
+        "notices": run.notices,
+    }
+
+
+def list_tensors(
+    run: DebugDumpDir, *, part: str, debug_op: str | None, bad: bool, offset: int, limit: int
+) -> dict[str, Any]:
+    """The records of a run in the order of time."""
+    data = [
+        datum
+        for datum in run.dumped_tensor_data
+        if part in datum.tensor_name and debug_op in (None, datum.debug_op)
+    ]
+    if bad:
+        data = [datum for datum in data if has_inf_or_nan(datum, datum.get_tensor())]
+    return {
+        "tensors": [_describe_datum(datum) for datum in data[offset : offset + limit]],
+        "total": len(data),
+        "notices": run.notices,
+    }
+
+
+def _describe_datum(datum: DebugTensorDatum) -> dict[str, Any]:
+    stored = datum.stored
+    facts: dict[str, Any] = {
+        "tensor": datum.tensor_name,
+        "debug_op": datum.debug_op,
+        "device": datum.device_name,
+        "timestamp": datum.timestamp,
+        "dtype": stored.dtype,
+        "shape": stored.shape,
+        "bytes": datum.dump_size_bytes,
+    }
+    if datum.debug_op == PILL_OP:
+        value: Any = datum.get_tensor()
+        if getattr(value, "size", 0) >= len(PILL_COLUMNS):
+            facts["pill"] = dict(zip(PILL_COLUMNS, value.tolist(), strict=False))
+            facts["pill"]["shape"] = [int(size) for size in value[len(PILL_COLUMNS) :]]
+    return facts
+
+
+def find_value(
+    run: DebugDumpDir, text: str, debug_op: str | None, execution: int
+) -> tuple[dict[str, Any], Any]:
+    """Facts and value of one record, cut to the slices behind its name."""
+    name, slices = split_slices(text)
+    full = name if ":" in name else f"{name}:0"
+    data = [datum for datum in run.dumped_tensor_data if datum.tensor_name == full]
+    if not data:
+        names = {datum.tensor_name for datum in run.dumped_tensor_data}
+        raise HTTPException(404, f"The run has no tensor {full[:200]!r}.{nearest(full[:200], names)}")
+    ops = list(dict.fromkeys(datum.debug_op for datum in data))
+    op = debug_op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
+    data = [datum for datum in data if datum.debug_op == op]
+    if not data:
+        raise HTTPException(404, f"{full!r} has no record of {op[:80]!r}; it has {', '.join(ops)}.")
+    if not -len(data) <= execution < len(data):
+        raise HTTPException(404, f"{full!r} was executed {len(data)} times; there is no execution {execution}.")
+    datum = data[execution]
+    value: Any = datum.get_tensor()
+    if slices:
+        if not hasattr(value, "dtype"):
+            raise HTTPException(400, f"{full!r} has no value that could be sliced.")
+        try:
+            value = value[slices]
+        except IndexError as error:
+            raise HTTPException(400, f"{text[:200]!r}: {error} (its shape is {list(value.shape)}).") from None
+    return {**_describe_datum(datum), "executions": len(data)}, value
+
+
+def value_as_json(value: Any) -> dict[str, Any]:
+    """A value that JSON can hold, or why it cannot."""
+    if not hasattr(value, "dtype"):
+        return {"value": None, "note": str(value)[:1000]}
+    array = np.asarray(value)
+    if array.size > ELEMENTS_AT_ONCE:
+        raise HTTPException(
+            413,
+            f"{array.size} elements are too many for JSON: add slices, such as ?tensor=name[0, :10], or "
+            "&format=npy.",
+        )
+    return {"value": array.tolist(), "value_shape": list(array.shape)}
+
+
+def graph(run: DebugDumpDir, device: str | None) -> dict[str, Any]:
+    """The nodes of one device, or of all."""
+    known = run.devices() if device is None else [device]
+    nodes = []
+    for each in known:
+        message = run.source.graph(each)
+        if message is None:
+            continue
+        nodes += [
+            {
+                "name": node.name,
+                "op": node.op,
+                "device": each,
+                "inputs": list(node.input),
+                "source": [line.decode("utf-8", "replace") for line in node.attr["_source"].list.s]
+                if "_source" in node.attr
+                else [],
+            }
+            for node in message.node
+        ]
+    return {"nodes": nodes, "notices": run.notices}
+
+
+def source(run: DebugDumpDir, path: str | None) -> dict[str, Any]:
+    """The names of the stored source files, or the text of one."""
+    if path is None:
+        return {"paths": run.source.source_files()}
+    try:
+        return {"path": path, "text": run.source.source_text(path)}
+    except KeyError:
+        raise HTTPException(404, f"The run has no source file {path[:200]!r}.") from None
+
+
+def tensor_names(job: Job, debug_op: str | None) -> dict[str, Any]:
+    """Names of all tensors that any run of a job recorded."""
+    session = session_of(job)
+    return {"tensors": session.tensors(debug_op), "notices": session.notices}
+
+
+def health(job: Job, tensor: str, limit: int | None) -> dict[str, Any]:
+    """The pills of one tensor in the last runs, column by column."""
+    session = session_of(job)
+    history = session.history(tensor)
+    if not len(history):
+        names = session.tensors(PILL_OP)
+        raise HTTPException(404, f"No health of {tensor[:200]!r} was recorded.{nearest(tensor[:200], names)}")
+    history = history[-limit:] if limit else history
+    columns = {name: history[name].tolist() for name in history.dtype.names}
+    return {"tensor": tensor, "columns": columns, "notices": session.notices}
+
+
+def ranks(job: Job, part: str, last: int | None) -> dict[str, Any]:
+    """Which rank differs first."""
+    from tensortap.commands.ranks import comparison_as_dict
+
+    session = session_of(job)
+    found = compare_ranks(rank_readings(session, part=part, last=last))
+    return {**comparison_as_dict(found), "notices": session.notices}
+
+
+def describe_hit(hit: Hit) -> dict[str, Any]:
+    """A client that waits at a breakpoint."""
+    record = hit.record
+    kind = numpy_dtype(record.dtype)
+    peek: list[Any] = []
+    if kind is not None and record.data is not None:
+        count = min(_PEEK_ELEMENTS, record.nbytes // kind.itemsize)
+        peek = np.frombuffer(record.data, kind, count).tolist()
+    return {
+        "id": hit.id,
+        "run": hit.run,
+        "task": hit.task,
+        "watch_key": record.watch_key,
+        "device": record.device,
+        "dtype": record.dtype,
+        "shape": record.shape,
+        "since": hit.since,
+        "first_elements": peek,
+    }
+
+
+def replacement(record: Record, value: Any) -> Any:
+    """A value from a request that can take the place of a record's own.
+
+    Raises:
+        ValueError: shape or dtype do not fit.
+    """
+    kind = numpy_dtype(record.dtype)
+    if kind is None:
+        raise ValueError(f"{record.watch_key} is of type {record.dtype}, which cannot be replaced.")
+    try:
+        array = np.asarray(value, np.float64 if kind.kind == "V" else None)
+        given = array.astype(kind)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"The value for {record.watch_key} cannot be {record.dtype}: {error}.") from None
+    if given.ndim == 0:
+        given = np.full(record.shape, given, kind)
+    if given.shape != tuple(record.shape):
+        raise ValueError(
+            f"The value for {record.watch_key} has shape {list(given.shape)}; it needs {list(record.shape)}, "
+            "or one number for all elements."
+        )
+    return given
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: NaN and infinities as text, bytes decoded."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, complex):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return plain(value.item()) if hasattr(value, "item") else str(value)

@@ -1,0 +1,315 @@
+"""Following a program that nobody changed: where its runs begin and end, and what its models are called."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
+from tensortap.engines.torch.script import follow
+from tensortap.reader import SessionDir
+from tensortap.watch.options import WatchOptions
+
+pytestmark = pytest.mark.usefixtures("interceptor")
+
+
+class Followed:
+    """What became of a program: its runs as the directory has them."""
+
+    def __init__(self, root, seen):
+        self.seen = seen
+        self.runs = [run.open(validate=False) for run in SessionDir(root)]
+
+    @property
+    def steps(self):
+        return [run.source.core_metadata[0].global_step for run in self.runs]
+
+    def counts(self, name):
+        """How many nodes of each run have a name that begins so and goes on with digits or not at all."""
+        return [
+            sum(node.rpartition("_")[0] == name or node == name for node in run.nodes()) for run in self.runs
+        ]
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """Run a function as the program: `followed(function, **options)`."""
+
+    def call(program, **options):
+        root = tmp_path / "dumps"
+        watch = ScriptWatch(ScriptOptions(root, WatchOptions("DebugNumericSummary"), keep="all", **options))
+        follower = follow(watch)
+        error = None
+        try:
+            program()
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            follower.end(error)
+            watch.close()
+            call.result = Followed(root, watch.seen)
+        return call.result
+
+    return call
+
+
+def linear_step(model, optimizer, x=None):
+    loss = model(torch.ones(2, 3) if x is None else x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_every_optimizer_step_is_a_run_with_the_names_of_the_program(followed):
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            x = torch.ones(2, 3)
+            linear_step(net, optimizer, x / x.mean())
+
+    runs = followed(program)
+    assert runs.steps == [0, 1, 2]
+    for run in runs.runs:
+        assert {"div", "net/0/addmm", "gradients/net/1/weight"} <= set(run.nodes())
+        assert "optimizer/SGD/net/1/weight/add_" in run.nodes()
+    # What prepares the batch belongs to the step that uses it.
+    assert runs.runs[1].node_inputs("net/0/addmm")[1] == "div"
+
+
+def test_gradient_accumulation_is_one_run(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(6):
+            net(torch.ones(2, 3)).sum().backward()
+            if number % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    runs = followed(program)
+    assert runs.steps == [0, 1]
+    assert runs.counts("net/addmm") == [3, 3]
+
+
+def test_optimizers_that_step_together_are_one_run_and_the_phases_of_a_gan_are_two(followed):
+    def program():
+        encoder, decoder = nn.Linear(3, 2), nn.Linear(2, 1)
+        one = torch.optim.SGD(encoder.parameters(), lr=0.1)
+        two = torch.optim.Adam(decoder.parameters(), lr=0.1)
+        for _ in range(2):
+            decoder(encoder(torch.ones(2, 3))).sum().backward()
+            one.step()
+            two.step()
+        for _ in range(2):
+            decoder(torch.ones(2, 2)).sum().backward()
+            two.step()
+            encoder(torch.ones(2, 3)).sum().backward()
+            one.step()
+
+    runs = followed(program)
+    assert runs.seen.steps == 6
+    assert runs.counts("encoder/addmm") == [1, 1, 0, 1, 0, 1]
+    assert runs.counts("decoder/addmm") == [1, 1, 1, 0, 1, 0]
+
+
+def test_evaluation_between_steps_is_cut_into_its_calls_and_counts_no_steps(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            linear_step(net, optimizer)
+            with torch.no_grad():
+                for _ in range(3):
+                    net(torch.ones(5, 3))
+
+    runs = followed(program)
+    assert runs.counts("net/addmm") == [1] * 8
+    assert runs.steps == [0, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_without_an_optimizer_every_call_of_the_model_is_a_run(followed):
+    def program():
+        network = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        for _ in range(3):
+            network(torch.ones(2, 3)).sum()
+
+    runs = followed(program)
+    assert runs.counts("network/0/addmm") == [1, 1, 1]
+    assert runs.counts("sum") == [1, 1, 1]
+    assert runs.seen.steps == 0
+
+
+def test_operations_directly_in_a_model_belong_to_it_from_its_first_call_on(followed):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return (x * self.weight).exp()
+
+    def program():
+        model = Model()
+        for _ in range(2):
+            model(torch.ones(3))
+
+    runs = followed(program)
+    for run in runs.runs:
+        assert {"model/x", "model/weight", "model/mul", "model/exp"} <= set(run.nodes())
+
+
+def test_a_program_without_modules_is_followed_from_its_optimizer_on(followed):
+    def program():
+        weight = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            (weight * 2).sum().backward()
+            optimizer.step()
+
+    runs = followed(program)
+    assert runs.steps == [0, 1, 2]
+    assert runs.counts("mul") == [1, 1, 1]
+
+
+def test_steps_that_a_gradient_scaler_skips_end_their_run(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=100)
+        for number in range(3):
+            loss = net(torch.full((2, 3), 1e3 if number == 0 else 1.0)).sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            scaler.update(1.0)
+
+    runs = followed(program)
+    assert runs.seen.skipped == 1
+    assert runs.counts("net/addmm") == [1, 1, 1, 0]  # the last is the update of the scale
+
+
+def test_an_optimizer_per_parameter_that_steps_inside_the_backward_pass(followed):
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimizers = {each: torch.optim.SGD([each], lr=0.1) for each in net.parameters()}
+
+        def step(parameter):
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(step)
+        for _ in range(3):
+            net(torch.ones(2, 3)).sum().backward()
+
+    runs = followed(program)
+    assert runs.counts("net/0/addmm") == [1, 1, 1]
+
+
+def test_a_model_recomputed_in_the_backward_pass_starts_no_run(followed):
+    from torch.utils.checkpoint import checkpoint
+
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            checkpoint(net[1], net[0](torch.ones(2, 3)), use_reentrant=False).sum().backward()
+            optimizer.step()
+
+    runs = followed(program)
+    assert runs.steps == [0, 1]
+    assert runs.counts("recompute/net/1/addmm") == [1, 1]
+
+
+def test_models_made_late_and_models_let_go_of(followed):
+    def program():
+        for width in (4, 5):
+            model = nn.Linear(3, width)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            linear_step(model, optimizer)
+            linear_step(model, optimizer)
+            del model, optimizer
+
+    runs = followed(program)
+    assert all({"model/addmm", "gradients/model/weight"} & set(run.nodes()) for run in runs.runs)
+    assert runs.seen.steps == 4
+
+
+def test_an_exception_in_the_middle_of_a_step_is_the_error_of_its_run(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        linear_step(net, optimizer)
+        net(torch.ones(2, 3))
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        followed(program)
+    first, second = followed.result.runs
+    assert first.error is None
+    assert "mine" in second.error
+    assert "net/addmm" in second.nodes()
+
+
+def test_only_chosen_steps_are_watched(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(6):
+            linear_step(net, optimizer)
+
+    runs = followed(program, steps=range(2, 4))
+    assert runs.steps == [2, 3]
+    assert runs.seen.steps == 6
+
+
+def test_other_threads_are_left_alone(followed):
+    def elsewhere():
+        other = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        linear_step(other, optimizer, torch.ones(1, 2))
+
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+            linear_step(net, optimizer)
+
+    runs = followed(program)
+    assert runs.steps == [0, 1]
+    assert not any("other" in name for run in runs.runs for name in run.nodes())
+
+
+def test_everything_installed_is_gone_afterwards(followed):
+    from torch.nn.modules import module
+    from torch.optim import Optimizer, optimizer
+
+    before = Optimizer.__init__, torch.amp.GradScaler.step
+    followed(lambda: linear_step(net := nn.Linear(3, 1), torch.optim.SGD(net.parameters(), lr=0.1)))
+    assert (Optimizer.__init__, torch.amp.GradScaler.step) == before
+    hooks = (module._global_forward_pre_hooks, module._global_forward_hooks)
+    assert not any((*hooks, optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks))
+
+
+def test_results_are_those_of_the_program_alone(tmp_path, followed):
+    def program():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        for _ in range(4):
+            linear_step(net, optimizer, torch.randn(5, 3))
+        results.append([each.clone() for each in net.state_dict().values()])
+
+    results = []
+    program()
+    followed(program)
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
