@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tensortap.profile.timeline import Timeline
     from tensortap.sink.budget import Budget
     from tensortap.sink.retention import Retention
-    from tensortap.sink.sender import StreamOptions
+    from tensortap.sink.stream_options import StreamOptions
     from tensortap.watch.match import add_debug_tensor_watch, watch_graph, watch_graph_with_denylists
     from tensortap.watch.options import WatchOptions
 
@@ -122,7 +122,7 @@ _LAZY = {
     "GrpcDebugWrapperSession": "tensortap.debug.grpc",
     "ProfilerHook": "tensortap.profile.hook",
     "Retention": "tensortap.sink.retention",
-    "StreamOptions": "tensortap.sink.sender",
+    "StreamOptions": "tensortap.sink.stream_options",
     "TensorBoardDebugHook": "tensortap.debug.hooks",
     "TensorBoardDebugWrapperSession": "tensortap.debug.grpc",
     "Timeline": "tensortap.profile.timeline",

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
-from tensortap.analyze.session import search_session
+import tensortap as tt
+from tensortap.analyze.filters import condition_of
+from tensortap.analyze.health import Health
+from tensortap.analyze.session import search_run, search_session
 from tensortap.reader import SessionDir
+from tensortap.records import Node, Record, RunInfo, TensorSpec, device_name
+from tensortap.store import SessionStore
+from tests.analyze import planted
 from tests.analyze.planted import HEALTHY, PLANTS, train
 
 
@@ -31,3 +39,194 @@ def test_a_planted_fault_is_found(case, tmp_path):
 def test_a_healthy_program_is_left_in_peace(case, tmp_path):
     report = search_session(SessionDir(train(case, tmp_path)))
     assert report.first_bad is None
+
+
+# --- what was recorded, and what not
+
+BY_NAME = {case.name: case for case in PLANTS}
+
+
+def first_bad_of(name, root, debug_ops):
+    return search_session(SessionDir(train(BY_NAME[name], root, debug_ops))).first_bad
+
+
+def test_values_prove_the_cause_by_an_element(tmp_path):
+    found = first_bad_of("sqrt_of_negative", tmp_path, ["DebugNumericSummary", "DebugIdentity"])
+    assert found.cause.proof == (
+        "The first bad element is [0, 1]: nan, where model/first/addmm:0 is -0.6686.",
+    )
+
+
+def test_values_alone_are_enough(tmp_path):
+    found = first_bad_of("where_and_sqrt_of_zero", tmp_path, ["DebugIdentity"])
+    assert (found.node.name, found.cause.kind) == ("gradients/model/sqrt/div", "sqrt-gradient-at-zero")
+
+
+def test_what_was_muted_was_good(tmp_path):
+    found = first_bad_of("log_of_zero", tmp_path, ["DebugNumericSummary(mute_if_healthy=true)"])
+    assert (found.node.name, found.cause.kind, found.is_certain) == ("model/log", "log-of-zero", True)
+    assert "not recorded" in found.cause.sentence
+
+
+def test_counts_of_nan_leave_infinities_open_and_the_answer_says_so(tmp_path):
+    found = first_bad_of("sqrt_of_negative", tmp_path, ["DebugNanCount"])
+    assert found.node.name == "model/sqrt"
+    assert not found.is_certain
+    assert found.cause.kind == "only-nan-counted"
+
+
+def test_an_input_that_was_not_recorded_is_unknown_and_the_answer_says_so(tmp_path, monkeypatch):
+    only_roots = lambda ops: (
+        lambda fetches, feeds: tt.WatchOptions(list(ops), node_name_regex_allowlist=".*sqrt.*")
+    )
+    monkeypatch.setattr(planted, "watch", only_roots)
+    found = first_bad_of("sqrt_of_negative", tmp_path, ["DebugNumericSummary"])
+    assert found.node.name == "model/sqrt"
+    assert not found.is_certain
+    assert found.inputs[0].status == "unknown"
+    assert "model/first/addmm:0 was not recorded" in found.cause.sentence
+
+
+# --- what the user calls bad
+
+
+def test_exclude(tmp_path):
+    session = SessionDir(train(BY_NAME["sqrt_of_negative"], tmp_path))
+    found = search_session(session, exclude="model/sqrt").first_bad
+    assert found.node.name == "model/last/addmm"
+    assert found.inputs[1].status == "intended"
+
+
+def test_a_condition_finds_the_first_node_that_exceeds_a_limit(tmp_path):
+    session = SessionDir(train(BY_NAME["exploding_learning_rate"], tmp_path))
+    found = search_session(session, condition=condition_of("magnitude > 1e10")).first_bad
+    assert found.run == 2
+    assert found.cause.kind == "filter"
+    assert found.health.magnitude > 1e10
+    assert all(each.health.magnitude <= 1e10 for each in found.inputs)
+
+
+# --- over runs and ranks
+
+
+def test_a_growing_value_is_told_with_the_learning_rate(tmp_path):
+    found = search_session(SessionDir(train(BY_NAME["exploding_learning_rate"], tmp_path))).first_bad
+    assert "had been growing" in found.cause.sentence
+    assert "(it is 50)" in found.cause.advice
+
+
+def test_a_bad_parameter_is_traced_to_the_run_that_made_it_so(tmp_path):
+    session = SessionDir(train(BY_NAME["sqrt_of_negative"], tmp_path))
+    found = search_run(session.run(2), session).first_bad
+    assert found.phase == "parameter"
+    assert (found.origin.run, found.origin.node) == (0, "model/sqrt")
+
+
+def test_a_parameter_that_was_changed_between_runs(tmp_path):
+    torch.manual_seed(0)
+    model = planted.Net()
+    program = planted.trained(model, planted.squares, planted.batches())
+    session = tt.torch.Session(program.step, modules=program.modules, optimizers=program.optimizers)
+    with tt.DumpingDebugWrapperSession(
+        session, tmp_path, watch_fn=planted.watch(["DebugNumericSummary"])
+    ) as wrapped:
+        wrapped.run(None, program.feeds[0])
+        with torch.no_grad():
+            model.last.weight[0, 0] = torch.nan
+        wrapped.run(None, program.feeds[1])
+    found = search_session(SessionDir(tmp_path)).first_bad
+    assert (found.node.name, found.run) == ("model/last/weight", 1)
+    assert found.origin.run is None
+    assert "changed between the runs" in found.origin.sentence
+
+
+def test_overflow_that_a_gradient_scaler_catches_is_no_alarm(tmp_path):
+    model = planted.Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    def step(x):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(x).float().pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    program = planted.Program(step, {"model": model}, {"optimizer": optimizer}, planted.batches(2))
+    report = search_session(SessionDir(train(planted.Plant(lambda: program), tmp_path)))
+    assert report.first_bad is None
+    assert "gradient scaler" in report.notices[0]
+    assert report.reports[0].contained
+
+
+def write_run(store, info, healths, nodes=()):
+    """A run as a rank would write it; without nodes it dies before it stores its graph."""
+    device = device_name("cpu", rank=info.task)
+    run = store.new_run(info)
+    for place, (tensor, value) in enumerate(healths.items()):
+        node, slot = tensor.rsplit(":", 1)
+        pill = np.array([*Health.of_value(np.asarray(value))[:14], *np.shape(value)])
+        shape = (len(pill),)
+        run.write(
+            Record(
+                node, int(slot), "DebugNumericSummary", device, info.timestamp + place, "float64", shape, pill
+            )
+        )
+    if nodes:
+        run.finish({device: nodes}, {})
+    return run
+
+
+def graph(op_type="aten::log"):
+    spec = (TensorSpec("float32", (2,)),)
+    return [
+        Node("x", "Placeholder", outputs=spec),
+        Node("f", op_type, inputs=("x:0",), outputs=spec),
+    ]
+
+
+GOOD, BAD = {"x:0": [1.0, 2.0], "f:0": [0.0, 0.7]}, {"x:0": [0.0, 2.0], "f:0": [-np.inf, 0.7]}
+
+
+def test_the_rank_that_went_bad_first_is_named(tmp_path):
+    """The others only got it: their operation took nothing bad and received the value."""
+    stores = [SessionStore(tmp_path, task=rank) for rank in range(3)]
+    for rank, store in enumerate(stores):
+        write_run(store, RunInfo(0, 10, 100, rank), GOOD, graph())
+        received = graph("c10d::allreduce_")
+        made = graph()
+        # Rank 2 made it, though by its clock later than rank 0 noticed.
+        info = RunInfo(1, 11, 200 + 50 * rank, rank)
+        write_run(store, info, BAD if rank != 1 else GOOD, made if rank == 2 else received)
+        store.close()
+    found = search_session(SessionDir(tmp_path)).first_bad
+    assert (found.rank, found.run, found.step, found.cause.kind) == (2, 1, 11, "log-of-zero")
+    assert search_session(SessionDir(tmp_path), task=0).first_bad.cause.kind == "received"
+
+
+def test_a_run_that_died_borrows_the_graph_of_another(tmp_path):
+    with SessionStore(tmp_path) as store:
+        write_run(store, RunInfo(0, 0, 100), GOOD, graph())
+        write_run(store, RunInfo(1, 1, 200), BAD)
+    report = search_session(SessionDir(tmp_path))
+    assert (report.first_bad.run, report.first_bad.cause.kind) == (1, "log-of-zero")
+    assert any("graph" in each for each in report.notices)
+
+
+def test_without_any_graph_the_first_bad_value_in_time_is_named(tmp_path):
+    with SessionStore(tmp_path) as store:
+        write_run(store, RunInfo(0, 0, 100), BAD)
+    found = search_session(SessionDir(tmp_path)).first_bad
+    assert (found.node.name, found.cause.kind, found.is_certain) == ("f", "no-graph", False)
+
+
+def test_a_damaged_run_is_left_out_and_named(tmp_path):
+    with SessionStore(tmp_path) as store:
+        write_run(store, RunInfo(0, 0, 100), GOOD, graph())
+        write_run(store, RunInfo(1, 1, 200), BAD, graph())
+    for index in (tmp_path / "run_200_1").glob("*.index"):
+        index.write_bytes(b"garbage")
+    report = search_session(SessionDir(tmp_path))
+    assert report.first_bad is None
+    assert any("cannot be read" in each for each in report.notices)

@@ -15,7 +15,7 @@ PACKAGE = Path(tensortap.__file__).parent
 CAPTURING = {"run", "watch", "engines", "ops", "debug", "profile", "sink"}
 READING = {"reader", "analyze", "report", "commands", "server"}
 # Commands that do not read, but prepare or start a program that captures. They import the engine when they run.
-STARTING = {Path("commands/build.py")}
+STARTING = {Path("commands/build.py"), Path("commands/doctor.py"), Path("commands/run.py")}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

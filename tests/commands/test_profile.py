@@ -6,6 +6,8 @@ import gzip
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tensorboard.compat.proto.step_stats_pb2 import StepStats
 
 from tensortap.commands import main
@@ -272,6 +274,44 @@ def test_a_file_that_breaks_off_anywhere_is_one_line(tmp_path, capsys):
         code, _, err = run(capsys, "profile", bad)
         assert code == 2
         assert len(err.splitlines()) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+EVENTS = st.fixed_dictionaries(
+    {"ph": st.sampled_from(["X", "M", "C", "N", "O", "D", "s", "t", "?"])},
+    optional={
+        "ts": JSON | st.integers(0, 10),
+        "dur": st.integers(0, 10),
+        "cat": st.sampled_from(["Op", "Memory", "Step"]) | JSON,
+        "name": st.just("process_name") | JSON,
+        "pid": st.integers(0, 3) | JSON,
+        "tid": st.integers(0, 3),
+        "id": JSON,
+        "args": st.dictionaries(st.sampled_from(["name", "op", "bytes", "snapshot", "cpu"]), JSON) | JSON,
+    },
+)
+FACTS = st.dictionaries(
+    st.sampled_from(["zero_nanos", "rank", "step", "host", "peaks", "left_out", "merged"]), JSON
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(EVENTS, max_size=6), FACTS)
+def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(tmp_path, capsys, events, facts):
+    odd = tmp_path / "timeline-1.json"
+    odd.write_text(json.dumps({"traceEvents": events, "otherData": {"tensortap": facts}}))
+    good, both = write(tmp_path / "timeline-2.json"), tmp_path / "all.json"
+    for arguments in (
+        ["profile", odd],
+        ["profile", odd, "--json"],
+        ["trace", "merge", odd, good, "--force", "-o", both],
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert code == 0 or (code == 2 and not out and err.count("\n") == 1 and str(odd) in err)
 
 
 def test_nothing_to_read_says_what_was_looked_for(tmp_path, capsys):

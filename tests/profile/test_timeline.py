@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.step_stats_pb2 import StepStats
 
+from tensortap.profile.drawing import FIRST_TID
 from tensortap.profile.executions import OP_TIMES
 from tensortap.profile.facts import PHASES, OpFacts, StepFacts, TensorLife
 from tensortap.profile.timeline import Timeline
@@ -144,11 +145,11 @@ def step():
     return stats, nodes
 
 
-def slices(trace, tid):
+def slices(trace, lane):
     return [
         (event["cat"], event["name"], event["ts"], event["dur"])
         for event in trace
-        if event["ph"] == "X" and (event["pid"], event["tid"]) == (1, tid)
+        if event["ph"] == "X" and (event["pid"], event["tid"]) == (1, FIRST_TID + lane)
     ]
 
 
@@ -287,7 +288,7 @@ def test_written_events_are_the_same_and_compressed_if_the_name_says_so(step, tm
     text = written.path.read_text()
     assert json.loads(text) == expected
     assert written.nbytes == len(text)
-    assert len(text.splitlines()) == len(expected["traceEvents"]) + 3  # an event per line
+    assert len(text.splitlines()) == len(expected["traceEvents"]) + 4  # an event per line
     zipped = timeline.write(tmp_path / "timeline-3.json.gz", show_memory=True)
     assert gzip.decompress(zipped.path.read_bytes()).decode() == text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timeline-3.json", "timeline-3.json.gz"]
@@ -323,6 +324,6 @@ def test_calls_within_calls_nest(step):
     add(stats, "c", "aten::copy_()", 4_000, 3_000)  # overlaps otherwise: another lane
     trace = Timeline(stats, facts=StepFacts()).analyze_step_stats().chrome_trace
     lanes = {event["args"]["name"]: event["tid"] for event in trace if event.get("cat") == "Op"}
-    assert lanes == {"a": 0, "b": 0, "c": 1}
+    assert lanes == {"a": FIRST_TID, "b": FIRST_TID, "c": FIRST_TID + 1}
     names = [event["args"]["name"] for event in trace if event["name"] == "thread_name"]
     assert names == ["main", "main (2)"]

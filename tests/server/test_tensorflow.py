@@ -21,7 +21,18 @@ pytestmark = pytest.mark.skipif(
 )
 GATED = "DebugIdentity(gated_grpc=true)"
 GATED_SUMMARY = "DebugNumericSummary(gated_grpc=true)"
-EVERYTHING = ["y", "bad", "text", "bytes", "empty", "empty_text", "large", "large_text", "many_texts", "narrow"]
+EVERYTHING = [
+    "y",
+    "bad",
+    "text",
+    "bytes",
+    "empty",
+    "empty_text",
+    "large",
+    "large_text",
+    "many_texts",
+    "narrow",
+]
 
 
 class TensorFlow:

@@ -81,7 +81,11 @@ def main():
                 options = v1.RunOptions()
                 for node, ops in asked.get("watch", {}).items():
                     debug_utils.add_debug_tensor_watch(
-                        options, node, debug_ops=ops, debug_urls=asked["urls"], global_step=asked.get("step", -1)
+                        options,
+                        node,
+                        debug_ops=ops,
+                        debug_urls=asked["urls"],
+                        global_step=asked.get("step", -1),
                     )
                 results = session.run(asked["fetch"], feed, options=options)
             answer = [

@@ -35,8 +35,7 @@ def identity(name, values, rank=0, timestamp=1_700_000_000_000_100):
 
 
 def pill(nan=0.0, neg_inf=0.0, pos_inf=0.0, mean=0.5):
-    values = np.array([1, 8, nan, neg_inf, 0, 0, 8, pos_inf, 0, 1, mean, 0.1, 1, 1, 8], np.float64)
-    return values
+    return np.array([1, 8, nan, neg_inf, 0, 0, 8, pos_inf, 0, 1, mean, 0.1, 1, 1, 8], np.float64)
 
 
 def summary(name, values, rank=0, timestamp=1_700_000_000_000_100):
@@ -75,13 +74,15 @@ def open_stream(server, messages, token=None):
     channel = grpc.insecure_channel(server.address)
     method = channel.stream_stream(SEND_EVENTS, response_deserializer=EventReply.FromString)
     call = method(messages, metadata=[("authorization", f"Bearer {token}")] if token else None)
-    call.add_done_callback(lambda _: channel.close())
+    call.channel = channel  # lives as long as the call
     return call
 
 
 def stream(server, *items, token=None):
     """Send one stream to its end; all replies."""
-    return list(open_stream(server, events(*items), token))
+    call = open_stream(server, events(*items), token)
+    with call.channel:
+        return list(call)
 
 
 def http(server, path, method="GET", body=None, headers=None):

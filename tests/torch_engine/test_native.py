@@ -864,3 +864,25 @@ def test_large_tensors_are_summarised_by_all_threads_with_the_same_result(tmp_pa
         for one, many in zip(pills(1), pills(number), strict=True):
             np.testing.assert_array_equal(many[:10], one[:10])
             np.testing.assert_allclose(many, one, rtol=1e-12)
+
+
+def test_printing_a_tensor_is_no_part_of_the_program(capsys):
+    layer = nn.Linear(3, 3)
+
+    def step(x, show):
+        y = layer(x)
+        if show:
+            print(y, y.mean() > 0)
+        return {"y": (y * 2).mean() > 0}
+
+    session = tt.torch.Session(step, modules={"layer": layer})
+    quiet = names_of(session, {"x": torch.randn(200, 3), "show": False})
+    assert names_of(session, {"x": torch.randn(200, 3), "show": True}) == [
+        *quiet[:-3],
+        "mean",
+        "gt",
+        *quiet[-3:-2],
+        "mean_1",
+        "gt_1",
+    ]
+    assert "tensor(" in capsys.readouterr().out

@@ -33,7 +33,7 @@ def received(messages):
     return found
 
 
-@given(st.lists(numbers, min_size=1, max_size=8), layouts, st.integers(300, 2000), st.integers(1, 4))
+@given(st.lists(numbers, min_size=1, max_size=8), layouts, st.integers(40, 2000), st.integers(1, 4))
 def test_batches_arrive_whole_however_they_lie_and_are_cut(listed, layout, max_bytes, parts):
     encoder, table, messages = BatchEncoder(max_bytes), KeyTable(), []
     for start in range(0, len(listed), parts):  # the table grows from batch to batch

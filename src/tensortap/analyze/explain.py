@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
-from tensortap.analyze.ops import COMMUNICATION, plain_name
+from tensortap.analyze.ops import COMMUNICATION, group_size, is_over_lists, plain_name
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -44,6 +44,7 @@ class Case:
 
     Attributes:
         op: plain name of the operation.
+        arguments: names of the tensors it was given that matter for this output, in the order of the call.
         out: health of the output.
         inputs: health and status of the inputs, each tensor once.
     """
@@ -56,6 +57,11 @@ class Case:
         self.inputs = finding.inputs
         self._facts = facts
         self._by_name = {each.tensor: each for each in finding.inputs}
+        self.arguments = list(self.node.inputs)
+        if is_over_lists(self.node.op_type):
+            # One tensor of every list.
+            group = group_size(self.node)
+            self.arguments = self.arguments[finding.slot % group :: group]
 
     @property
     def forward_op(self) -> str:
@@ -70,7 +76,7 @@ class Case:
 
     def input(self, place: int) -> InputHealth | None:
         """The input at one place of the call, None if there is none or it does not matter."""
-        return self._by_name.get(self.node.inputs[place]) if place < len(self.node.inputs) else None
+        return self._by_name.get(self.arguments[place]) if place < len(self.arguments) else None
 
     def health(self, place: int) -> Health | None:
         """Its health, None if unknown."""
@@ -80,7 +86,7 @@ class Case:
     @property
     def given(self) -> list[Health]:
         """Health of the inputs in their places, as far as known; one that is given twice counts twice."""
-        healths = [self.health(place) for place in range(len(self.node.inputs))]
+        healths = [self.health(place) for place in range(len(self.arguments))]
         return [each for each in healths if each is not None and each.finite]
 
     def number(self, *names: str) -> float | None:
@@ -106,9 +112,9 @@ class Case:
 
     def value(self, place: int) -> npt.NDArray[Any] | None:
         """The value of an input, if it was recorded."""
-        if self._facts is None or place >= len(self.node.inputs):
+        if self._facts is None or place >= len(self.arguments):
             return None
-        value = self._facts.value(self.node.inputs[place])
+        value = self._facts.value(self.arguments[place])
         return None if value is None else np.asarray(value)
 
     def where(self) -> tuple[tuple[int, ...], Any] | None:
@@ -141,10 +147,8 @@ class Case:
         if found is None:
             return None
         index, value = found
-        given = [(place, self.at(place, index)) for place in range(len(self.node.inputs))]
-        parts = [
-            f"{self.node.inputs[place]} is {_element(each)}" for place, each in given if each is not None
-        ]
+        given = [(place, self.at(place, index)) for place in range(len(self.arguments))]
+        parts = [f"{self.arguments[place]} is {_element(each)}" for place, each in given if each is not None]
         behind = f", where {' and '.join(parts)}" if parts else ""
         return f"The first bad element is {list(index)}: {_element(value)}{behind}."
 
@@ -159,6 +163,12 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
         finding: the producer.
         facts: its run, for recorded values.
     """
+    if finding.node.op_type == "?":
+        return Cause(
+            "no-graph",
+            "This is the first bad value in time; the graph of the run was not stored, so what it was made of is not "
+            "known.",
+        )
     if not finding.health.is_bad:
         return Cause("filter", "The condition holds for its output, and for none of its inputs.")
     case = Case(finding, facts)
@@ -204,7 +214,50 @@ def _count(number: float, of: float, what: str) -> str:
     return f"{int(number)} of {int(of)} elements {'is' if number == 1 else 'are'} {what}"
 
 
+_BY_NATURE = {
+    ("log", "-inf"): ("log-of-zero", "log of zero"),
+    ("log", "nan"): ("log-of-negative", "log of a negative number"),
+    ("sqrt", "nan"): ("sqrt-of-negative", "sqrt of a negative number"),
+    ("rsqrt", "nan"): ("rsqrt-of-negative", "rsqrt of a negative number"),
+    ("rsqrt", "+inf"): ("division-by-zero", "rsqrt of zero"),
+    ("reciprocal", "+inf"): ("division-by-zero", "division by zero, or by something close to it"),
+    ("div", "nan"): ("division-by-zero", "zero divided by zero"),
+    ("div", "+inf"): ("division-by-zero", "division by zero, or by something close to it"),
+    ("div", "-inf"): ("division-by-zero", "division by zero, or by something close to it"),
+    ("exp", "+inf"): ("exp-overflow", "exp of a number too large for the dtype"),
+    ("acos", "nan"): ("acos-out-of-range", "acos of a number beyond ±1"),
+    ("asin", "nan"): ("asin-out-of-range", "asin of a number beyond ±1"),
+    ("pow", "nan"): ("power-of-negative", "a negative number to a power that is no integer"),
+    ("to_copy", "+inf"): ("cast-overflow", "a number too large for the dtype it is cast to"),
+    ("to_copy", "-inf"): ("cast-overflow", "a number too large for the dtype it is cast to"),
+}
+"""What an operation must have been given, if it was given nothing bad and made this."""
+
+
+def _by_nature(case: Case) -> Cause | None:
+    """Where the numbers of the inputs are not known, only that they were good."""
+    if any(each.health is not None for each in case.inputs) or any(
+        each.status != "good" for each in case.inputs
+    ):
+        return None
+    found = _BY_NATURE.get((case.op, next(iter(case.out.bad_counts.split()[1:2]), "").strip(",")))
+    if found is None:
+        return None
+    return Cause(
+        found[0], f"{found[1]}: nothing else makes this of good inputs. Their numbers were not recorded."
+    )
+
+
 def _unrecognised(case: Case) -> Cause:
+    by_nature = _by_nature(case)
+    if by_nature is not None:
+        return by_nature
+    if any(each.health is not None and each.health.is_count for each in case.inputs):
+        return Cause(
+            "only-nan-counted",
+            "The cause is not certain: only NaNs were counted, so an infinity among the inputs would not be seen.",
+            advice="Record DebugNumericSummary instead of DebugNanCount.",
+        )
     unknown = [each.tensor for each in case.inputs if each.status == "unknown"]
     if unknown:
         names = ", ".join(unknown[:3])
@@ -283,14 +336,14 @@ def _division(case: Case) -> Cause | None:
     places = {"addcdiv": (1, 2), "reciprocal": (-1, 0)}.get(case.op, (0, 1))
     top = case.health(places[0]) if places[0] >= 0 else None
     bottom = case.health(places[1])
-    constant = None if len(case.node.inputs) > places[1] else case.number("other", "scalar")
+    constant = None if len(case.arguments) > places[1] else case.number("other", "scalar")
     if constant is not None:
         if constant == 0:
             return Cause("division-by-zero", "Division by the constant 0.")
         return None
     if bottom is None or not bottom.finite:
         return None
-    name = case.node.inputs[places[1]]
+    name = case.arguments[places[1]]
     if bottom.zero and (case.out.nan or case.out.infinities):
         if case.finding.phase == "optimizer":
             return _small_epsilon(case, bottom)
@@ -311,11 +364,24 @@ def _division(case: Case) -> Cause | None:
     return None
 
 
+def _fused_optimizer(case: Case) -> Cause | None:
+    """Adam in one operation: parameters, gradients, their mean and that of their squares."""
+    squares, epsilon = case.health(3), case.number("eps")
+    if squares is None or not squares.zero or epsilon is None or epsilon > 1e-7 or not case.out.is_bad:
+        return None
+    return Cause(
+        "epsilon-too-small",
+        f"The optimizer divides by zero: {_count(squares.zero, squares.elements, 'zero')} in {case.arguments[3]}, the "
+        f"mean of the squared gradients, and epsilon is {number_text(epsilon)}.",
+        advice="Raise eps (1e-4 for float16), or keep the optimizer's state in float32.",
+    )
+
+
 def _small_epsilon(case: Case, bottom: Health) -> Cause:
     low = case.dtype in ("float16", "bfloat16")
     return Cause(
         "epsilon-too-small",
-        f"The optimizer divides by zero: {_count(bottom.zero, bottom.elements, 'zero')} in {case.node.inputs[-1]}, the "
+        f"The optimizer divides by zero: {_count(bottom.zero, bottom.elements, 'zero')} in {case.arguments[-1]}, the "
         "root of the squared gradients plus epsilon"
         + (
             f"; an epsilon below 6e-08 is zero in {case.dtype}." if low else ", so epsilon is 0 or too small."
@@ -422,7 +488,7 @@ def _gradient_at_zero(case: Case) -> Cause | None:
     zeros = [
         (tensor.tensor, tensor.health)
         for tensor in case.inputs
-        if tensor.health is not None and tensor.health.zero and tensor.tensor != case.node.inputs[0]
+        if tensor.health is not None and tensor.health.zero and tensor.tensor != case.arguments[0]
     ]
     if case.op in ("reciprocal", "rsqrt", "pow") and case.inputs and case.inputs[0].health is not None:
         zeros = [(case.inputs[0].tensor, case.inputs[0].health)] if case.inputs[0].health.zero else []
@@ -456,7 +522,7 @@ def _exp(case: Case) -> Cause | None:
 
 
 def _cast(case: Case) -> Cause | None:
-    given = case.health(len(case.node.inputs) - 1)
+    given = case.health(len(case.arguments) - 1)
     if given is None or not case.out.infinities or not given.finite or given.is_bad:
         return None
     return Cause(
@@ -474,6 +540,9 @@ def _overflow(case: Case, what: str) -> Cause | None:
     if not finite or not case.dtype:
         return None
     reach = " and ".join(number_text(each.magnitude) for each in finite[-2:])
+    constant = case.number("other", "scalar") if len(case.arguments) == 1 else None
+    if constant is not None:
+        reach += f" and {number_text(constant)}"
     low = case.dtype in ("float16", "float8_e5m2", "float8_e4m3fn")
     return Cause(
         "overflow",
@@ -513,7 +582,7 @@ def _elementwise(case: Case) -> Cause | None:
     if not math.isfinite(constant):
         return Cause("infinite-constant", f"The constant given to {case.op} is infinite.")
     reach = {
-        "mul": math.prod(magnitudes) * (constant if len(case.node.inputs) < 2 else 1.0),
+        "mul": math.prod(magnitudes) * (constant if len(case.arguments) < 2 else 1.0),
         "addcmul": math.prod(magnitudes[-2:]),
     }.get(case.op, sum(magnitudes) * max(constant, 1.0) * max(each.elements for each in healths))
     if reach < case.largest / 2:
@@ -593,7 +662,7 @@ def _loss(case: Case) -> Cause | None:
         return Cause(
             "masked-target",
             f"The loss picks a class whose log probability is −inf: {_count(given.neg_inf, given.elements, '−inf')} in "
-            f"{case.node.inputs[0]}.",
+            f"{case.arguments[0]}.",
             advice="A target is masked out or has probability 0; mask the loss at these places, or smooth the labels.",
         )
     if case.out.nan and not given.is_bad and case.op == "nll_loss_forward":
@@ -610,7 +679,7 @@ def _mean(case: Case) -> Cause | None:
     if case.out.nan and given is not None and not given.elements:
         return Cause(
             "mean-of-nothing",
-            f"{case.op} over no elements is NaN: {case.node.inputs[0]} is empty.",
+            f"{case.op} over no elements is NaN: {case.arguments[0]} is empty.",
             advice="Something before selects nothing, such as a mask without a True.",
         )
     if case.op in ("std", "var", "std_mean", "var_mean") and case.out.nan:
@@ -656,6 +725,7 @@ RULES: Sequence[Entry] = (
     _for("log log2 log10 log1p", _log, elementwise=True),
     _for("div mul reciprocal pow rsqrt masked_fill cdist_backward", _gradient_at_zero, elementwise=True),
     _for("div reciprocal addcdiv remainder fmod", _division, elementwise=True),
+    _for("fused_adam fused_adamw", _fused_optimizer, elementwise=True),
     _for("sqrt rsqrt", _sqrt, elementwise=True),
     _for("pow", _pow, elementwise=True),
     _for("acos asin acosh atanh", _domain, elementwise=True),

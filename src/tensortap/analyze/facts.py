@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensortap.analyze.health import DTYPE_NAMES, Health
-from tensortap.analyze.ops import SOURCES, is_in_place, plain_name
+from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
 from tensortap.records import Frame, Node, RunInfo, TensorSpec, split_tensor_name
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunFacts", "facts_of_dump", "module_of", "node_of_proto", "phase_of"]
 
-_PILL, _NANS, _VALUE = "DebugNumericSummary", "DebugNanCount", "DebugIdentity"
+_PILL, _NANS, _VALUE, _HASH = "DebugNumericSummary", "DebugNanCount", "DebugIdentity", "DebugHash"
 _PILL_BYTES = 14 * 8
 _FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
@@ -34,6 +34,7 @@ class RunFacts:
         healths: health of the recorded tensors, in the order they were made; or a function that works one out.
         times: microseconds since the epoch at which tensors were complete, as far as known.
         values: gives the value of a tensor if it was recorded, else None.
+        hashes: gives the recorded hash of a tensor, None if there is none.
         source_lines: gives the text of a source line if the file is known, else None.
         is_muted: healthy tensors were left out on purpose, so that what is missing was good.
         name: of the run directory.
@@ -53,6 +54,7 @@ class RunFacts:
         *,
         times: Mapping[str, int] | None = None,
         values: Callable[[str], Any] = lambda tensor: None,
+        hashes: Callable[[str], Any] = lambda tensor: None,
         source_lines: Callable[[Frame], str | None] = lambda frame: None,
         is_muted: bool = False,
         name: str = "",
@@ -61,13 +63,15 @@ class RunFacts:
         self.info = info
         self.nodes = nodes
         self.value = values
+        self.hash = hashes
         self.source_line = source_lines
         self.is_muted = is_muted
         self.name = name
         self.notices = list(notices)
         self.times = {} if times is None else times
         self._healths = dict(healths)
-        self.order = {tensor: place for place, tensor in enumerate(self._healths)}
+        known = self._healths if times is None else times
+        self.order = {tensor: place for place, tensor in enumerate(known)}
         self._consumers: dict[str, list[tuple[str, int]]] | None = None
         self._op_types: dict[str, str] | None = None
 
@@ -86,6 +90,25 @@ class RunFacts:
             else:
                 self._healths[tensor] = found
         return found
+
+    def health_behind(self, tensor: str) -> Health | None:
+        """Health of a tensor, or of what a view that was not recorded shows."""
+        return self.behind(tensor)[0]
+
+    def behind(self, tensor: str) -> tuple[Health | None, str | None]:
+        """The same, and the name of the whole if a view shows only part of it."""
+        part = False
+        for _ in range(1000):
+            found = self.health(tensor)
+            node = self.node_of(tensor)
+            if found is not None or node is None or not node.inputs:
+                return found, tensor if part and found is not None else None
+            name = plain_name(node.op_type)
+            if name not in VIEWS:
+                break
+            part = part or name in PARTIAL_VIEWS
+            tensor = node.inputs[0]
+        return None, None
 
     def is_bad(self, tensor: str) -> bool:
         """Whether a tensor is known to hold a NaN or an infinity."""
@@ -197,7 +220,8 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     """The facts of a run on disk."""
     healths: dict[str, Health | Callable[[], Health | None]] = {}
     times: dict[str, int] = {}
-    values: dict[str, Any] = {}
+    values: dict[str, list[Callable[[], Any]]] = {}
+    hashes: dict[str, Callable[[], Any]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
     for stored in data:
         tensor = stored.tensor_name
@@ -210,6 +234,8 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         elif stored.debug_op == _VALUE:
             values.setdefault(tensor, []).append(stored.load)
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
+        elif stored.debug_op == _HASH:
+            hashes[tensor] = stored.load
         elif stored.debug_op in (_NANS, _PILL):
             healths.setdefault(tensor, partial(_small_health, stored.load, stored.debug_op))
 
@@ -218,12 +244,18 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         found = loads[-1]() if loads else None
         return found if isinstance(found, np.ndarray) else None
 
+    def hash_of(tensor: str) -> Any:
+        load = hashes.get(tensor)
+        found = None if load is None else load()
+        return found.tolist() if isinstance(found, np.ndarray) else None
+
     return RunFacts(
         _info_of(dump),
         _nodes_of(dump),
         healths,
         times=times,
         values=value,
+        hashes=hash_of,
         source_lines=_SourceLines(dump),
         is_muted=bool(dump.counts.get("muted")),
         name=dump.dump_root.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,27 @@ class InputHealth:
 
     Attributes:
         health: None if it was not recorded.
-        status: `good`, `bad`, `intended` (infinities that were put there on purpose) or `unknown`.
+        status: `good`, `bad`, `intended` (infinities that were put there on purpose), `partly` (part of something bad)
+            or `unknown`.
+        whole: if it is part of another tensor, whose health this is, its name.
     """
 
     tensor: str
     health: Health | None
     status: str
+    whole: str | None = None
 
     def __str__(self) -> str:
         if self.health is None:
             return {"unknown": "not recorded", "good": "good"}.get(self.status, self.status)
-        return f"{self.health}, intended" if self.status == "intended" else str(self.health)
+        text = f"{self.health}, intended" if self.status == "intended" else str(self.health)
+        return text if self.whole is None else f"part of {self.whole}: {text}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         health = {"status": self.status} if self.health is None else self.health.as_dict()
-        return {"tensor": self.tensor, "health": {**health, "status": self.status, "text": str(self)}}
+        health = {**health, "status": self.status, "text": str(self)}
+        return {"tensor": self.tensor, "health": health, "part_of": self.whole}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +211,8 @@ class Report:
         reports: of the runs that were looked at closely, in the order of time.
         runs: number of runs there are.
         later_runs: numbers of the runs that were bad afterwards.
+        ranks: that wrote here.
+        is_session: whether the directory is a session, and not a single run.
     """
 
     directory: Path
@@ -215,7 +222,8 @@ class Report:
     tensors: int
     later_runs: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
-    notices: tuple[str, ...] = field(default=())
+    notices: tuple[str, ...] = ()
+    is_session: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -29,7 +29,9 @@ from tensortap.analyze.ops import (
     SIGN_CHANGERS,
     SOURCES,
     VALUE_FREE,
-    WHOLE_VIEWS,
+    VIEWS,
+    group_size,
+    is_over_lists,
     overwrites,
     plain_name,
 )
@@ -168,7 +170,7 @@ class _Judged:
             return name in MASK_MAKERS and _makes_infinity(node)
         if name in MASK_MAKERS or name in CASTS:
             return True
-        given = [self._health_behind(each) for each in node.inputs]
+        given = [self.facts.health_behind(each) for each in node.inputs]
         most = max((each.elements for each in given if each is not None), default=0)
         if health.elements <= 1 < most:
             return False  # a sum or a maximum over masked elements is a result
@@ -183,10 +185,10 @@ class _Judged:
             return []
         places = list(range(len(node.inputs)))
         count = len(node.outputs)
-        if node.op_type.rpartition("::")[2].startswith(("_foreach_", "_fused_")) and count > 1:
+        if is_over_lists(node.op_type) and count > 1:
             # Lists of tensors one after the other, worked on in parallel; what is left over is for all of them.
-            lists = len(places) // count * count
-            group = _group_size(node, count)
+            group = group_size(node)
+            lists = len(places) // group * group
             places = [each for each in places if each >= lists or each % group == slot % group]
         return places[1:] if overwrites(node.op_type) else places
 
@@ -216,7 +218,7 @@ class _Judged:
         name = plain_name(node.op_type)
         if name in GARBAGE:
             return GOOD
-        if (name in WHOLE_VIEWS or name in PARTIAL_VIEWS) and node.inputs:
+        if name in VIEWS and node.inputs:
             below = self._status(node.inputs[0], depth + 1)
             writers = [self.verdicts.get(f"{each}:0", GOOD) for each in node.control_inputs]
             if BAD in writers:
@@ -228,25 +230,14 @@ class _Judged:
         node = self.facts.node_of(tensor)
         return node is None or self.verdicts.get(tensor) != BAD
 
-    def _health_behind(self, tensor: str, depth: int = 0) -> Health | None:
-        """Health of a tensor, or of what a view that was not recorded shows."""
-        found = self.facts.health(tensor)
-        node = self.facts.node_of(tensor)
-        if found is not None or node is None or not node.inputs or depth > 1000:
-            return found
-        name = plain_name(node.op_type)
-        if name in WHOLE_VIEWS or name in PARTIAL_VIEWS:
-            return self._health_behind(node.inputs[0], depth + 1)
-        return None
-
     def inputs_of(self, node: Node, slot: int) -> tuple[InputHealth, ...]:
         """What a node was given, for the report."""
         named: dict[str, InputHealth] = {}
         for place in self.relevant(node, slot):
             tensor = node.inputs[place]
-            named.setdefault(
-                tensor, InputHealth(tensor, self._health_behind(tensor), self.input_status(node, place))
-            )
+            if tensor not in named:
+                health, whole = self.facts.behind(tensor)
+                named[tensor] = InputHealth(tensor, health, self.input_status(node, place), whole)
         return tuple(named.values())
 
     # --- producers and what becomes of what they made ----------------------------------------------
@@ -330,16 +321,12 @@ class _Judged:
                     yield UNKNOWN
                 continue
             outputs = [node.tensor(slot) for slot in range(len(node.outputs))]
-            if (
-                len(outputs) > 1
-                and place < len(outputs)
-                and node.op_type.rpartition("::")[2].startswith(("_foreach_", "_fused_"))
-            ):
+            if 1 < len(outputs) > place and is_over_lists(node.op_type):
                 outputs = [outputs[place]]
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
                 yield BAD if BAD in known else GOOD
-            elif (name in WHOLE_VIEWS or name in PARTIAL_VIEWS) and depth < 100:
+            elif name in VIEWS and depth < 100:
                 for each in outputs:
                     yield from self._uses(each, depth + 1)
             else:
@@ -379,12 +366,6 @@ class _Judged:
         return tuple(tensor for tensor in self.bad if tensor in reached and tensor != producer)
 
 
-def _group_size(node: Node, count: int) -> int:
-    """How many tensors one list of an operation over lists holds."""
-    size = node.attributes.get("self")
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else count
-
-
 def _makes_infinity(node: Node) -> bool:
     """Whether one of the constants a node was given is infinite; True if they are not known."""
     numbers = [each for each in node.attributes.values() if isinstance(each, float)]
@@ -420,8 +401,13 @@ def _finding(judged: _Judged, tensor: str) -> Finding:
         inputs=inputs,
         propagators=spread,
         reached=_reached(facts, tensor, spread),
-        is_certain=node.op_type != "?" and all(each.status not in (UNKNOWN, PARTLY) for each in inputs),
+        is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
     )
+
+
+def _is_certain(given: InputHealth) -> bool:
+    """Whether an input is known to be good; a count of NaNs leaves open whether there were infinities."""
+    return given.status not in (UNKNOWN, PARTLY) and (given.health is None or not given.health.is_count)
 
 
 def _reached(facts: RunFacts, tensor: str, spread: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tensortap.analyze.facts import RunFacts
+from tensortap.analyze.names import meant
 from tensortap.records import Node, split_tensor_name
-from tensortap.suggest import nearest
 
 __all__ = ["Branch", "edges_in", "edges_out", "find_path", "node_named", "tree"]
 
@@ -50,7 +50,7 @@ def node_named(facts: RunFacts, name: str) -> Node:
     if not facts.nodes:
         raise LookupError("No graph was stored with this run, so nothing is known about its nodes.")
     node_name = split_tensor_name(name)[0]
-    raise LookupError(f"There is no node {node_name!r} in this run.{nearest(node_name, facts.nodes)}")
+    raise LookupError(f"There is no node {node_name!r} in this run.{meant(node_name, facts.nodes)}")
 
 
 def edges_in(facts: RunFacts, node: Node) -> list[tuple[str, str, bool]]:
@@ -62,7 +62,11 @@ def edges_in(facts: RunFacts, node: Node) -> list[tuple[str, str, bool]]:
 def edges_out(facts: RunFacts, node: Node) -> list[tuple[str, str, bool]]:
     """What takes an output of a node."""
     slots = max(len(node.outputs), 1)
-    taken = [(node.tensor(slot), user.name) for slot in range(slots) for user, _ in facts.consumers(node.tensor(slot))]
+    taken = [
+        (node.tensor(slot), user.name)
+        for slot in range(slots)
+        for user, _ in facts.consumers(node.tensor(slot))
+    ]
     return [(tensor, user, False) for tensor, user in dict.fromkeys(taken)]
 
 
@@ -76,7 +80,9 @@ def tree(facts: RunFacts, node: Node, edges: Edges, *, depth: int, control: bool
             other = facts.nodes.get(name)
             is_last = place == len(found) - 1
             repeated = name in seen
-            more = other is not None and bool([each for each in edges(facts, other) if control or not each[2]])
+            more = other is not None and bool(
+                [each for each in edges(facts, other) if control or not each[2]]
+            )
             cut = more and not repeated and level >= depth
             shown = tensor if edges is edges_in else f"{name}"
             yield Branch(shown, other, level, is_last, is_control, repeated and more, cut)

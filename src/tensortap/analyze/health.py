@@ -100,6 +100,11 @@ class Health(NamedTuple):
         return cls(1, found.elements, *counts, *statistics, number, value.ndim, value.shape)
 
     @property
+    def is_count(self) -> bool:
+        """Whether only the number of NaNs is known."""
+        return self.shape is None and not self.dtype_number
+
+    @property
     def is_bad(self) -> bool:
         """Whether there is a NaN or an infinity."""
         return bool(self.nan or self.neg_inf or self.pos_inf)
@@ -140,12 +145,12 @@ class Health(NamedTuple):
         return f"{number_text(self.min)} to {number_text(self.max)}"
 
     def __str__(self) -> str:
+        if self.is_count:
+            return f"{int(self.nan)} nan" if self.nan else "no nan"
         if self.is_bad:
             return f"{self.bad_counts} of {int(self.elements)}"
         if not self.elements:
             return "empty" if self.initialized else "no value"
-        if not self.finite:
-            return "no nan"
         return "good, " + self.spread
 
     def as_dict(self) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
+from tensortap.records import Node
+
 __all__ = [
     "CASTS",
     "COMMUNICATION",
@@ -14,8 +16,11 @@ __all__ = [
     "SIGN_CHANGERS",
     "SOURCES",
     "VALUE_FREE",
+    "VIEWS",
     "WHOLE_VIEWS",
+    "group_size",
     "is_in_place",
+    "is_over_lists",
     "overwrites",
     "plain_name",
 ]
@@ -89,143 +94,64 @@ def is_in_place(op_type: str) -> bool:
     return "::" in op_type and op_type.endswith("_")
 
 
+def is_over_lists(op_type: str) -> bool:
+    """Whether an operation works on lists of tensors in parallel, as those of fast optimizers do."""
+    return op_type.rpartition("::")[2].startswith(("_foreach_", "_fused_"))
+
+
+def group_size(node: Node) -> int:
+    """How many tensors one list of such an operation holds."""
+    size = node.attributes.get("self")
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    return max(len(node.outputs), 1)
+
+
 SOURCES = _names("Placeholder Variable Const VariableV2 VarHandleOp ReadVariableOp")
 """Nodes whose values come from outside the run."""
 
-WHOLE_VIEWS = frozenset(
-    [
-        "view",
-        "_unsafe_view",
-        "unsafe_view",
-        "reshape",
-        "reshape_alias",
-        "t",
-        "transpose",
-        "permute",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "detach",
-        "alias",
-        "view_as",
-        "flatten",
-        "unflatten",
-        "movedim",
-        "swapaxes",
-        "conj",
-        "lift_fresh",
-        "contiguous",
-        "view_as_real",
-        "view_as_complex",
-        "ravel",
-        "identity",
-        "stopgradient",
-        "broadcast_in_dim",
-        "broadcast_to",
-        "expanddims",
-        "wait_tensor",
-        "accumulategrad",
-    ]
+WHOLE_VIEWS = _names(
+    """
+    view _unsafe_view unsafe_view reshape reshape_alias t transpose permute expand unsqueeze squeeze detach
+    alias view_as flatten unflatten movedim swapaxes conj lift_fresh contiguous view_as_real view_as_complex
+    ravel identity stopgradient broadcast_in_dim broadcast_to expanddims wait_tensor accumulategrad
+    """
 )
 """Operations whose output holds all elements of their first input, and no others."""
 
-PARTIAL_VIEWS = frozenset(
-    [
-        "slice",
-        "select",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "narrow",
-        "as_strided",
-        "diagonal",
-        "unfold",
-        "real",
-        "imag",
-        "index_select",
-        "strided_slice",
-        "stridedslice",
-        "tensor_split",
-        "unsafe_split",
-        "unsafe_chunk",
-        "unsafe_split_with_sizes",
-        "getitem",
-        "dynamic_slice",
-        "gather",
-        "gatherv2",
-    ]
+PARTIAL_VIEWS = _names(
+    """
+    slice select split split_with_sizes chunk unbind narrow as_strided diagonal unfold real imag
+    index_select strided_slice stridedslice tensor_split unsafe_split unsafe_chunk unsafe_split_with_sizes
+    getitem dynamic_slice gather gatherv2
+    """
 )
 """Operations whose output holds some of the elements of their first input."""
 
-GARBAGE = frozenset(
-    [
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "empty_quantized",
-        "new_empty",
-        "new_empty_strided",
-        "resize",
-        "resize_as",
-        "set",
-    ]
+VIEWS = WHOLE_VIEWS | PARTIAL_VIEWS
+
+GARBAGE = _names(
+    """
+    empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided resize
+    resize_as set
+    """
 )
 """Operations whose output is memory as it was found: what it holds means nothing."""
 
-VALUE_FREE = GARBAGE | frozenset(
-    [
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "zeros",
-        "ones",
-        "full",
-        "arange",
-        "eye",
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "shape",
-        "size",
-        "sym_size",
-        "numel",
-        "is_same_size",
-        "zeroslike",
-        "oneslike",
-        "shape_as_tensor",
-        "scalar_tensor",
-        "bernoulli_like",
-        "stop_gradient",
-    ]
+VALUE_FREE = GARBAGE | _names(
+    """
+    zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_ones new_full zeros ones
+    full arange eye rand randn randint randperm shape size sym_size numel is_same_size zeroslike oneslike
+    shape_as_tensor scalar_tensor bernoulli_like stop_gradient
+    """
 )
 """Operations whose output does not depend on the values of their inputs, at most on their shapes."""
 
-_OVERWRITERS = frozenset(
-    [
-        "copy",
-        "fill",
-        "zero",
-        "normal",
-        "uniform",
-        "random",
-        "bernoulli",
-        "exponential",
-        "cauchy",
-        "geometric",
-        "log_normal",
-        "trunc_normal",
-        "set",
-        "resize",
-    ]
+_OVERWRITERS = _names(
+    """
+    copy fill zero normal uniform random bernoulli exponential cauchy geometric log_normal trunc_normal set
+    resize
+    """
 )
 
 
@@ -234,25 +160,11 @@ def overwrites(op_type: str) -> bool:
     return is_in_place(op_type) and plain_name(op_type) in _OVERWRITERS
 
 
-MASK_MAKERS = frozenset(
-    [
-        "full",
-        "full_like",
-        "new_full",
-        "fill",
-        "scalar_tensor",
-        "masked_fill",
-        "where",
-        "masked_scatter",
-        "index_fill",
-        "index_put",
-        "constant_pad_nd",
-        "pad",
-        "padv2",
-        "triu",
-        "tril",
-        "copy",
-    ]
+MASK_MAKERS = _names(
+    """
+    full full_like new_full fill scalar_tensor masked_fill where masked_scatter index_fill index_put
+    constant_pad_nd pad padv2 triu tril copy
+    """
 )
 """Operations that put constants into tensors: an infinity they make of finite inputs is meant."""
 

@@ -55,7 +55,7 @@ def search_session(
         if first is not None and run.index > first.run:
             break
         try:
-            facts = facts_of_dump(run.open(validate=False))
+            facts = _facts_of_run(run, runs)
         except (OSError, ValueError) as error:
             notices.append(f"The run {run.name} cannot be read: {error}")
             continue
@@ -93,6 +93,8 @@ def search_run(
 ) -> Report:
     """The first bad value of one run; what came bad is traced to the run before, if there is a session."""
     facts = facts_of_dump(dump)
+    if session is not None:
+        _lend_graph(facts, session.runs)
     report = search(facts, exclude=exclude, condition=condition)
     first = report.first_bad
     if first is not None and session is not None:
@@ -100,9 +102,40 @@ def search_run(
             session, first, facts, sorted(session.runs, key=lambda run: (run.index, run.timestamp))
         )
         report = _with_first(report, first)
-    root = dump.dump_root.parent if session is None else session.root
-    ranks = (facts.info.task,)
-    return Report(Path(root), first, (report,), 1, len(facts.tensors), (), ranks, tuple(report.notices))
+    root = dump.dump_root if session is None else session.root
+    return Report(
+        Path(root),
+        first,
+        (report,),
+        1,
+        len(facts.tensors),
+        ranks=(facts.info.task,),
+        notices=tuple(report.notices),
+        is_session=session is not None,
+    )
+
+
+def _facts_of_run(run: RunRef, runs: Sequence[RunRef]) -> RunFacts:
+    facts = facts_of_dump(run.open(validate=False))
+    _lend_graph(facts, runs)
+    return facts
+
+
+def _lend_graph(facts: RunFacts, runs: Sequence[RunRef]) -> None:
+    """Give a run that died before its graph was stored that of the nearest one: names are the same in all of them."""
+    if facts.nodes or not facts.tensors:
+        return
+    for other in sorted(runs, key=lambda run: abs(run.index - facts.info.index)):
+        if other.name == facts.name:
+            continue
+        try:
+            found = facts_of_dump(other.open(validate=False))
+        except (OSError, ValueError):
+            continue
+        if found.nodes:
+            facts.nodes = found.nodes
+            facts.notices.append(f"The graph of {facts.name} was not stored; that of {other.name} is used.")
+            return
 
 
 def _precedes(one: Finding, other: Finding) -> bool:

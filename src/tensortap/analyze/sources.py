@@ -61,7 +61,9 @@ def find_file(files: list[SourceFile], path: str) -> SourceFile:
     if len(found) == 1:
         return found[0]
     if found:
-        raise LookupError(f"{path!r} may be {' or '.join(each.path for each in found)}; say more of the path.")
+        raise LookupError(
+            f"{path!r} may be {' or '.join(each.path for each in found)}; say more of the path."
+        )
     names = [os.path.basename(each.path) for each in files]
     known = nearest(os.path.basename(path), names) or f" There are {', '.join(names[:5]) or 'none'}."
     raise LookupError(f"No node of this run comes from {path!r}.{known}")

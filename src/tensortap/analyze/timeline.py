@@ -122,13 +122,13 @@ def read_step(trace: TraceFile) -> StepTrace:
     timed = steps or [event for event in slices if event.get("cat") == "Op"]
     start = min((_time(event) for event in timed), default=0.0)
     end = max((_time(event) + _duration(event) for event in timed), default=0.0)
-    rank = trace.facts.get("rank")
+    rank = _rank(trace)
     step = _step(trace)
     found = _told_peaks(trace) or _counted_peaks(trace.events)
     return StepTrace(
         trace.path,
         step,
-        rank if isinstance(rank, int) else None,
+        rank,
         ops,
         tuple(
             Peak(allocator, nbytes, is_exact, count, tensors, micros - start, trace.path, step, rank)
@@ -136,9 +136,18 @@ def read_step(trace: TraceFile) -> StepTrace:
         ),
         end - start,
         _covered((op.start, op.start + op.micros) for op in ops),
-        tuple(str(each) for each in trace.facts.get("left_out") or ()),
-        max(1, len(trace.facts.get("merged") or ())),
+        tuple(str(each) for each in _listed(trace.facts.get("left_out"))),
+        max(1, len(_listed(trace.facts.get("merged")))),
     )
+
+
+def _rank(trace: TraceFile) -> int | None:
+    rank = trace.facts.get("rank")
+    return rank if isinstance(rank, int) else None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _step(trace: TraceFile) -> int | None:
@@ -165,6 +174,10 @@ def _duration(event: Event) -> float:
     return float(event.get("dur", 0))
 
 
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _ops(events: Sequence[Event], names: Mapping[Any, str]) -> Iterator[Op]:
     inner = _time_of_inner_ops(events)
     for place, event in enumerate(events):
@@ -179,7 +192,7 @@ def _ops(events: Sequence[Event], names: Mapping[Any, str]) -> Iterator[Op]:
             _time(event),
             _duration(event),
             max(0.0, _duration(event) - inner[place]),
-            int(args.get("bytes") or 0),
+            _whole(args.get("bytes")),
             str(module),
             str(args.get("phase", "")),
             str(args.get("source", "")),
@@ -217,19 +230,22 @@ _Found = tuple[str, int, bool, int, tuple[tuple[str, int], ...], float]
 
 
 def _told_peaks(trace: TraceFile) -> list[_Found]:
-    """Peaks that the trace itself tells."""
+    """Peaks that the trace itself tells; none if they are not as we write them."""
     told = trace.facts.get("peaks")
-    return [
-        (
-            allocator,
-            int(peak["bytes"]),
-            bool(peak["exact"]),
-            int(peak["count"]),
-            tuple((str(name), int(nbytes)) for name, nbytes in peak["tensors"]),
-            float(peak["ts"]),
-        )
-        for allocator, peak in (told.items() if isinstance(told, dict) else ())
-    ]
+    try:
+        return [
+            (
+                str(allocator),
+                int(peak["bytes"]),
+                bool(peak["exact"]),
+                int(peak["count"]),
+                tuple((str(name), int(nbytes)) for name, nbytes in peak["tensors"]),
+                float(peak["ts"]),
+            )
+            for allocator, peak in told.items()
+        ]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return []
 
 
 def _counted_peaks(events: Sequence[Event]) -> list[_Found]:
@@ -259,7 +275,8 @@ def _counted_peaks(events: Sequence[Event]) -> list[_Found]:
 
 def _described(snapshot: Event) -> tuple[str, int]:
     """Allocator and size in TensorFlow's description of a tensor, which is text."""
-    words = str(snapshot.get("args", {}).get("snapshot", {}).get("tensor_description", "")).split()
+    described = snapshot.get("args", {}).get("snapshot")
+    words = str(described.get("tensor_description", "") if isinstance(described, dict) else "").split()
     told = {key: word for key, word in pairwise(words) if key.endswith(":")}
     size = told.get("requested_bytes:", "0")
     return told.get("allocator_name:", ""), int(size) if size.isdecimal() else 0
@@ -390,7 +407,9 @@ def _renumbered(
     used = [dict.fromkeys(event.get("pid", 0) for event in trace.events) for trace in traces]
     owners = Counter(pid for each in used for pid in each)
     taken = {pid for pid, n in owners.items() if n == 1}
-    free = (number for number in count() if number not in taken)
+    # Viewers take the thread that has its process's number for the main one; so a new number is none of a thread.
+    avoided = taken | {event.get("tid") for trace in traces for event in trace.events}
+    free = (number for number in count() if number not in avoided)
     pids = {
         (number, pid): pid if pid in taken else next(free) for number, each in enumerate(used) for pid in each
     }
@@ -406,7 +425,7 @@ def _titles(traces: Sequence[TraceFile]) -> dict[tuple[int, str], str]:
     """Names of processes, with rank or file in front where several traces use the same."""
     names = [set(_process_names(trace.events).values()) for trace in traces]
     owners = Counter(name for each in names for name in each)
-    ranks = [trace.facts.get("rank") for trace in traces]
+    ranks = [_rank(trace) for trace in traces]
     are_distinct = None not in ranks and len(set(ranks)) == len(ranks)
     titles = {}
     for number, each in enumerate(names):

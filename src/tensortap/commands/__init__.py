@@ -12,32 +12,44 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
 
 from tensortap.errors import TensortapError
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main", "parser_of"]
 
 COMMANDS = (
-    "build",
-    "export",
-    "ls",
-    "profile",
-    "ranks",
     "run",
-    "serve",
-    "show",
     "why",
+    "health",
+    "ls",
+    "show",
+    "node",
+    "inputs",
+    "outputs",
+    "source",
+    "history",
+    "find",
+    "eval",
+    "diff",
+    "ranks",
     "trace",
+    "profile",
+    "serve",
+    "export",
+    "doctor",
+    "build",
+    "completion",
 )
 """Names of the commands and of their modules; one per line, in the order of help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. User mistakes are one line and exit code 2."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    # The module of the one command that is named is enough: starting takes no longer for all the others.
+    named = given[:1] if given and given[0] in COMMANDS else COMMANDS
+    options = parser_of(named).parse_args(given)
     try:
         outcome = options.module.run(options)
     except BrokenPipeError:  # the reader of a pipe has seen enough
@@ -53,13 +65,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(outcome() if callable(outcome) else outcome)
 
 
-def _parser() -> argparse.ArgumentParser:
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for, which takes a while."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"tensortap {version('tensortap')}")
+        parser.exit()
+
+
+def parser_of(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser of these commands."""
     parser = argparse.ArgumentParser(
         prog="tensortap", description="Look into what a training run dumped.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"tensortap {version('tensortap')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in names:
         module: ModuleType = import_module(f"tensortap.commands.{name}")
         command = commands.add_parser(
             name,

@@ -18,6 +18,7 @@ __all__ = [
     "checked_regex",
     "open_directory",
     "open_run",
+    "plain",
     "print_json",
     "print_table",
     "say",
@@ -80,7 +81,7 @@ def say(notices: Sequence[str]) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; NaN and infinities as text, which JSON has no numbers for."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+    print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[str] = ()) -> None:
@@ -111,13 +112,14 @@ def size_text(nbytes: int | None) -> str:
     return f"{size:.1f} TB"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if value is None or isinstance(value, (bool, int, float, str)):

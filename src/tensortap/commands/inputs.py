@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 HELP = "show what a node was made of, as a tree"
 DESCRIPTION = """Show the inputs of a node with their health, as a tree.
 
-  tensortap inputs dumps model/fc/addmm                 its inputs
-  tensortap inputs dumps model/fc/addmm -d 5            five steps back
-  tensortap inputs dumps mean --from model/attn/div     the way from one node to another
+  tensortap inputs dumps model/fc/addmm               its inputs
+  tensortap inputs dumps model/fc/addmm -d 5          five steps back
+  tensortap inputs dumps mean --from model/attn/div   the way between two
 """
 
 DEEPEST = 100
@@ -35,7 +35,9 @@ def add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("node", metavar="NODE", help="name of a node, or of one of its tensors")
     parser.add_argument("-d", "--depth", type=int, default=1, metavar="N", help="how far to go (default 1)")
-    parser.add_argument("-R", "--recursive", action="store_true", help=f"go as far as it goes, at most {DEEPEST}")
+    parser.add_argument(
+        "-R", "--recursive", action="store_true", help=f"go as far as it goes, at most {DEEPEST}"
+    )
     parser.add_argument("-c", "--control", action="store_true", help="control edges too")
     parser.add_argument("--bad", action="store_true", help="only what is bad")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -92,8 +94,8 @@ def _as_dict(facts: RunFacts, branch: Branch) -> dict[str, Any]:
 
 def _health(facts: RunFacts, branch: Branch) -> Any:
     if ":" in branch.tensor:
-        return facts.health(branch.tensor)
-    return None if branch.node is None else facts.health(branch.node.tensor(0))
+        return facts.health_behind(branch.tensor)
+    return None if branch.node is None else facts.health_behind(branch.node.tensor(0))
 
 
 def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
@@ -101,7 +103,13 @@ def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
     from tensortap.report.words import health_piece
 
     page = Page()
-    page.line((node.name, "bold"), "  ", (node.op_type, "cyan"), "  ", health_piece(facts.health(node.tensor(0))))
+    page.line(
+        (node.name, "bold"),
+        "  ",
+        (node.op_type, "cyan"),
+        "  ",
+        health_piece(facts.health_behind(node.tensor(0))),
+    )
     if not branches:
         page.text("nothing", "dim")
     open_levels: dict[int, bool] = {}
@@ -109,9 +117,25 @@ def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
         open_levels[branch.depth] = not branch.is_last
         rails = "".join("│  " if open_levels.get(level) else "   " for level in range(1, branch.depth))
         hook = "└─ " if branch.is_last else "├─ "
-        mark = " (control)" if branch.is_control else " (above)" if branch.is_repeated else " …" if branch.is_cut else ""
+        mark = (
+            " (control)"
+            if branch.is_control
+            else " (above)"
+            if branch.is_repeated
+            else " …"
+            if branch.is_cut
+            else ""
+        )
         op_type = "?" if branch.node is None else branch.node.op_type
-        page.line((rails + hook, "dim"), branch.tensor, "  ", (op_type, "cyan"), "  ", health_piece(_health(facts, branch)), (mark, "dim"))
+        page.line(
+            (rails + hook, "dim"),
+            branch.tensor,
+            "  ",
+            (op_type, "cyan"),
+            "  ",
+            health_piece(_health(facts, branch)),
+            (mark, "dim"),
+        )
     if len(branches) > MOST_LINES:
         page.text(f"and {len(branches) - MOST_LINES} more; --json prints all", "dim")
     page.show()
@@ -122,12 +146,24 @@ def _show_path(facts: RunFacts, path: list[Node] | None, start: Node, end: Node,
     from tensortap.report.words import health_piece
 
     if as_json:
-        print_json({"from": start.name, "to": end.name, "path": None if path is None else [each.name for each in path]})
+        print_json(
+            {
+                "from": start.name,
+                "to": end.name,
+                "path": None if path is None else [each.name for each in path],
+            }
+        )
         return 0 if path else 1
     page = Page()
     if path is None:
         page.line(f"No value of {start.name} goes into {end.name}.")
     else:
-        page.columns("", [[each.name, (each.op_type, "cyan"), health_piece(facts.health(each.tensor(0)))] for each in path])
+        page.columns(
+            "path",
+            [
+                [each.name, (each.op_type, "cyan"), health_piece(facts.health_behind(each.tensor(0)))]
+                for each in path
+            ],
+        )
     page.show()
     return 0 if path else 1

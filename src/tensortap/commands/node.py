@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from tensortap.report.page import Page
 
 HELP = "show one node: op, line, inputs and outputs with their health"
-DESCRIPTION = """Show everything about one node of a run: op, module, source lines, arguments, inputs and outputs.
+DESCRIPTION = """Show everything about one node of a run: op, module, source lines, arguments,
+inputs and outputs.
 
-  tensortap node dumps model/attn/softmax               in the last run
-  tensortap node dumps model/attn/softmax --run 3       in run 3
-  tensortap node dumps gradients/model/fc/addmm/mm -t   with the whole stack of source lines
+  tensortap node dumps model/attn/softmax           in the last run
+  tensortap node dumps model/attn/softmax --run 3   in run 3
+  tensortap node dumps model/attn/softmax -t        with the whole stack
 """
 
 
@@ -63,13 +64,19 @@ def _described(facts: RunFacts, node: Node) -> dict[str, Any]:
         "module": module_of(node),
         "forward": node.forward,
         "stack": [
-            {"file": f.file, "line": f.line, "function": f.function, "text": facts.source_line(f)} for f in node.stack
+            {"file": f.file, "line": f.line, "function": f.function, "text": facts.source_line(f)}
+            for f in node.stack
         ],
         "attributes": dict(node.attributes),
         "inputs": [{"tensor": each, "health": health(each)} for each in node.inputs],
         "control_inputs": list(node.control_inputs),
         "outputs": [
-            {"tensor": node.tensor(slot), "dtype": spec.dtype, "shape": list(spec.shape), "health": health(node.tensor(slot))}
+            {
+                "tensor": node.tensor(slot),
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "health": health(node.tensor(slot)),
+            }
             for slot, spec in enumerate(node.outputs)
         ],
         "recipients": [name for _, name, _ in edges_out(facts, node)],
@@ -79,7 +86,7 @@ def _described(facts: RunFacts, node: Node) -> dict[str, Any]:
 def _page(facts: RunFacts, node: Node, whole_stack: bool) -> Page:
     from tensortap.analyze.facts import module_of, phase_of
     from tensortap.analyze.graph import edges_out
-    from tensortap.report.answer import short_path
+    from tensortap.report.answer import short_function, short_path
     from tensortap.report.page import Page, Piece
     from tensortap.report.words import health_piece
 
@@ -96,20 +103,25 @@ def _page(facts: RunFacts, node: Node, whole_stack: bool) -> Page:
     for place, frame in enumerate(reversed(node.stack)):
         if place and not whole_stack:
             break
-        page.columns("line" if not place else "", [[f"{short_path(frame.file)}:{frame.line}", (f"in {frame.function}", "dim")]])
+        page.columns(
+            "line" if not place else "",
+            [[f"{short_path(frame.file)}:{frame.line}", (f"in {short_function(frame.function)}", "dim")]],
+        )
         text = facts.source_line(frame)
         if text:
             page.line("  ", " " * 9, ("│ ", "dim"), (text, "yellow"))
     if node.attributes:
-        page.columns("arguments", [[key, str(value)] for key, value in sorted(node.attributes.items())])
+        page.columns("args", [[key, str(value)] for key, value in sorted(node.attributes.items())])
     if node.inputs:
         page.line()
-        page.columns("inputs", [[each, health_piece(facts.health(each))] for each in dict.fromkeys(node.inputs)])
+        page.columns(
+            "inputs", [[each, health_piece(facts.health_behind(each))] for each in dict.fromkeys(node.inputs)]
+        )
     if node.control_inputs:
         page.field("after", ", ".join(node.control_inputs))
     page.line()
     rows: list[list[Piece]] = [
-        [node.tensor(slot), str(spec), health_piece(facts.health(node.tensor(slot)))]
+        [node.tensor(slot), str(spec), health_piece(facts.health_behind(node.tensor(slot)))]
         for slot, spec in enumerate(node.outputs)
     ]
     page.columns("outputs", rows)

@@ -29,9 +29,15 @@ SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a session directory that all ranks wrote")
-    parser.add_argument("-n", "--name", default="", metavar="TEXT", help="only tensors whose name contains this")
-    parser.add_argument("--op", action="append", metavar="DEBUG_OP", help="which records to compare; repeatable")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="a session directory that all ranks wrote"
+    )
+    parser.add_argument(
+        "-n", "--name", default="", metavar="TEXT", help="only tensors whose name contains this"
+    )
+    parser.add_argument(
+        "--op", action="append", metavar="DEBUG_OP", help="which records to compare; repeatable"
+    )
     parser.add_argument("--last", type=int, metavar="N", help="only the last N runs")
     parser.add_argument("-a", "--all", action="store_true", help="also what differs from the first run on")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -104,13 +110,17 @@ def _print(found: RankComparison, options: argparse.Namespace) -> None:
     else:
         print("Nothing diverged.")
     if found.different:
-        print(f"\n{len(found.different)} watches differ from the first run on, first {found.different[0].tensor}.")
+        print(
+            f"\n{len(found.different)} watches differ from the first run on, first {found.different[0].tensor}."
+        )
         if options.all:
             print()
             _print_differences(found.different, found)
     if found.missing:
         key, ranks = next(iter(found.missing.items()))
-        print(f"\n{len(found.missing)} watches are missing on some rank: {key} on {', '.join(map(str, ranks))}.")
+        print(
+            f"\n{len(found.missing)} watches are missing on some rank: {key} on {', '.join(map(str, ranks))}."
+        )
 
 
 def _print_differences(differences: list[Difference], found: RankComparison) -> None:
@@ -128,6 +138,10 @@ def _print_differences(differences: list[Difference], found: RankComparison) -> 
 
 def _who(difference: Difference, found: RankComparison) -> str:
     if len(difference.odd_ranks) == len(difference.values):
-        return "no two agree" if len(set(difference.values.values())) == len(difference.values) else "no majority"
+        return (
+            "no two agree"
+            if len(set(difference.values.values())) == len(difference.values)
+            else "no majority"
+        )
     ranks = difference.odd_ranks
     return f"rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ Everything is said on standard error; arguments, exit code, signals and output o
   tensortap run --watch attn --dtype bfloat16 train.py   only these tensors
   tensortap run --filter 'max > 1e4' train.py            what first exceeds a limit
   tensortap run --ring 3 train.py                        once a value is bad, keep all values of the last 3 runs
+  tensortap run --stream localhost:6064 train.py         look at it while it runs; see tensortap serve
   torchrun --nproc-per-node 2 -m tensortap run train.py  all ranks, one directory, one answer
 """
 
@@ -81,6 +83,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="DIR", help="a new directory; tensortap-runs/<time> by default"
     )
     how.add_argument(
+        "--stream", metavar="HOST:PORT", help="send the health of everything to tensortap serve, too"
+    )
+    how.add_argument(
+        "--profile", action="store_true", help="write timelines of steps 10, 20, … 100 into DIR/timelines"
+    )
+    how.add_argument(
+        "--profile-every", type=_positive, metavar="N", help="write a timeline of every N-th step there"
+    )
+    how.add_argument(
         "--interceptor",
         choices=("auto", "native", "dispatch"),
         help="what observes PyTorch; native by default, where a C++ compiler is to be had",
@@ -113,6 +124,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     from tensortap.debug.script.frameworks import when_imported
 
     follower: Any = None
+    interrupted = False
 
     def follow() -> None:
         nonlocal follower
@@ -123,6 +135,8 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
         answerer.begin()
 
     def fail(error: BaseException) -> None:
+        nonlocal interrupted
+        interrupted = isinstance(error, KeyboardInterrupt)
         answerer.failed = not isinstance(error, SystemExit)
         if follower is not None:
             follower.end(error if answerer.failed else None)
@@ -131,6 +145,10 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
         if follower is not None:
             follower.end()
         answerer.finish(watch)
+        if interrupted:
+            # Python remembers it, to end as a process that was interrupted; executing any text makes it forget.
+            with suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
 
     # Registered before the program can register anything, thus called when all of it is over.
     atexit.register(finish)
@@ -177,8 +195,27 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
         condition=None if condition is None else _over_pills(condition),
         stop=options.stop,
         interceptor=options.interceptor,
+        hooks=tuple(_further_hooks(options, root)),
         **how,
     )
+
+
+def _further_hooks(options: argparse.Namespace, root: Path) -> Iterator[Any]:
+    if options.stream is not None:
+        from tensortap.debug.hooks import GrpcDebugHook
+        from tensortap.watch.options import WatchOptions
+
+        health = WatchOptions(
+            "DebugNumericSummary", _anywhere(options.watch), _anywhere(options.op), _anywhere(options.dtype)
+        )
+        yield GrpcDebugHook(
+            options.stream, lambda fetches, feeds: health, send_traceback_and_source_code=True
+        )
+    if options.profile or options.profile_every is not None:
+        from tensortap.profile.hook import ProfilerHook
+
+        every, most = (options.profile_every, None) if options.profile_every else (10, 10)
+        yield ProfilerHook(save_steps=every, output_dir=root / "timelines", max_files=most)
 
 
 def _condition(text: str | None) -> Any:

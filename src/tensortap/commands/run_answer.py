@@ -132,13 +132,15 @@ class Answerer:
             self._answer(report)
         elif report.first_bad is None and self._quiet:
             return
-        self._show(_summary(watch, report, self._shown_root))
+        self._show(_summary(watch, report, self._shown_root, self._voice.rank))
 
     def _answer(self, report: Report) -> None:
         from tensortap.report.answer import answer_of_finding
 
         assert report.first_bad is not None
-        self._show(answer_of_finding(report.first_bad, name_rank=len(report.ranks) > 1))
+        page = answer_of_finding(report.first_bad, name_rank=len(report.ranks) > 1)
+        page.line()
+        self._show(page)
 
     def _show(self, page: Page) -> None:
         text = _Text(self._stream)
@@ -175,7 +177,7 @@ class _Text(io.StringIO):
         return getattr(self._stream, "encoding", None) or "utf-8"
 
 
-def _summary(watch: Any, report: Report, root: str) -> Page:
+def _summary(watch: Any, report: Report, root: str, rank: int) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
     from tensortap.report.page import LABEL_WIDTH, Page
 
@@ -193,7 +195,8 @@ def _summary(watch: Any, report: Report, root: str) -> Page:
     if seen.elsewhere:
         facts.append(f"{_count(seen.elsewhere, 'step')} in other threads, which were not watched")
     page.line(("tensortap", "bold"))
-    page.field("seen", ", ".join(facts))
+    ranks = f" (rank {rank} of {len(report.ranks)})" if len(report.ranks) > 1 else ""
+    page.field("seen", ", ".join(facts) + ranks)
     found = report.first_bad
     where = shlex.quote(root)
     if found is None:

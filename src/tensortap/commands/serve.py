@@ -33,11 +33,18 @@ _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
-        "--root", type=Path, default=Path("debug-runs"), metavar="DIR", help="where runs go (default %(default)s)"
+        "--root",
+        type=Path,
+        default=Path("debug-runs"),
+        metavar="DIR",
+        help="where runs go (default %(default)s)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help="port of the gRPC service (default %(default)s; 0: a free one)"
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        help="port of the gRPC service (default %(default)s; 0: a free one)",
     )
     parser.add_argument(
         "--http-port", type=int, help="port of the HTTP interface (default: the next one; 0: a free one)"
@@ -76,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
         token=options.token or os.environ.get("TENSORTAP_TOKEN") or None,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
-        max_bytes=None if options.max_bytes is None else int(_quantity(options.max_bytes, _UNITS, "--max-bytes")),
+        max_bytes=None
+        if options.max_bytes is None
+        else int(_quantity(options.max_bytes, _UNITS, "--max-bytes")),
         max_age=None if options.max_age is None else _quantity(options.max_age, _TIMES, "--max-age"),
         breakpoint_timeout=options.breakpoint_timeout,
     )
@@ -88,7 +97,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"streams: grpc://{server.address}", file=sys.stderr)
         if server.http_address is not None:
             print(f"http:    {server.http_address}/api/jobs", file=sys.stderr)
-        print(f"runs:    {options.root}/<job>, for instance: tensortap ls {options.root}/default", file=sys.stderr)
+        print(
+            f"runs:    {options.root}/<job>, for instance: tensortap ls {options.root}/default",
+            file=sys.stderr,
+        )
         sys.stderr.flush()
         stopping.wait()
     counts = server.statistics.counts()

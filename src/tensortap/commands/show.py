@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         except IndexError as error:
             raise ValueError(f"{options.tensor!r}: {error} (its shape is {list(value.shape)}).") from None
     if options.output is not None:
-        _write(value, options)
+        write_value(value, options.output, options.force)
     facts = _facts(dump, datum, value, others)
     summary = None
     if plain and datum.debug_op == "DebugIdentity":
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         print_table(list(summary), [[_number(each) for each in summary.values()]], right=list(summary))
     if datum.debug_op != "DebugNumericSummary" or slices:
         print()
-        _print_value(value, options)
+        print_value(value, show_all=options.all)
     say(dump.notices)
     return 0
 
@@ -87,13 +87,13 @@ def run(options: argparse.Namespace) -> int:
 def _find(
     dump: DebugDumpDir, name: str, options: argparse.Namespace
 ) -> tuple[DebugTensorDatum, list[DebugTensorDatum]]:
-    from tensortap.suggest import nearest
+    from tensortap.analyze.names import meant
 
     full = name if ":" in name else f"{name}:0"
     data = [datum for datum in dump.dumped_tensor_data if datum.tensor_name == full]
     if not data:
         names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        raise ValueError(f"{dump.dump_root.name} has no tensor {name!r}.{nearest(full, names)}")
+        raise ValueError(f"{dump.dump_root.name} has no tensor {name!r}.{meant(full, names)}")
     ops = list(dict.fromkeys(datum.debug_op for datum in data))
     op = options.op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
     data = [datum for datum in data if datum.debug_op == op]
@@ -140,26 +140,28 @@ def _finite(pill: dict[str, float]) -> dict[str, Any]:
     return {key: each for key, each in pill.items() if each == each and abs(each) != float("inf")}
 
 
-def _print_value(value: Any, options: argparse.Namespace) -> None:
+def print_value(value: Any, *, show_all: bool = False) -> None:
+    """Print an array, shortened unless all of it is wanted."""
     import numpy as np
 
-    threshold = sys.maxsize if options.all else ELEMENTS_SHOWN
+    threshold = sys.maxsize if show_all else ELEMENTS_SHOWN
     with np.printoptions(threshold=threshold, linewidth=110, suppress=True):
         print(value)
 
 
-def _write(value: Any, options: argparse.Namespace) -> None:
+def write_value(value: Any, output: Path, force: bool) -> None:
+    """Write an array to a file that must not be there yet."""
     import numpy as np
 
-    if options.output.exists() and not options.force:
-        raise ValueError(f"{str(options.output)!r} exists; use --force to overwrite it.")
+    if output.exists() and not force:
+        raise ValueError(f"{str(output)!r} exists; use --force to overwrite it.")
     if not hasattr(value, "dtype"):
         raise ValueError("This tensor has no value that could be written.")
     array = np.asarray(value)
     if array.dtype.kind == "V":
         print(f"note: {array.dtype} is written as float32, which NumPy files can hold", file=sys.stderr)
         array = array.astype(np.float32)
-    with open(options.output, "wb") as file:
+    with open(output, "wb") as file:
         np.save(file, array, allow_pickle=False)
 
 

@@ -17,8 +17,8 @@ HELP = "show the program with the nodes each line made"
 DESCRIPTION = """Show which lines of the program the nodes of a run come from.
 
   tensortap source dumps                  the files
-  tensortap source dumps model.py         the lines of a file that made nodes; bad ones are marked
-  tensortap source dumps model.py:31      the nodes of one line with their health
+  tensortap source dumps model.py         its lines that made nodes, bad ones marked
+  tensortap source dumps model.py:31      the nodes of one line and their health
 """
 
 
@@ -56,7 +56,12 @@ def _list_files(files: list[SourceFile], as_json: bool) -> int:
     from tensortap.report.answer import short_path
 
     if as_json:
-        print_json([{"file": each.path, "lines": len(each.lines), "nodes": each.nodes, "bad": each.bad} for each in files])
+        print_json(
+            [
+                {"file": each.path, "lines": len(each.lines), "nodes": each.nodes, "bad": each.bad}
+                for each in files
+            ]
+        )
         return 0
     print_table(
         ("nodes", "lines", "bad", "file"),
@@ -71,14 +76,18 @@ def _described(facts: RunFacts, file: SourceFile, line: int) -> list[dict[str, A
     for node in file.lines.get(line, ()):
         health = facts.health(node.tensor(0))
         found.append(
-            {"node": node.name, "op_type": node.op_type, "health": None if health is None else health.as_dict()}
+            {
+                "node": node.name,
+                "op_type": node.op_type,
+                "health": None if health is None else health.as_dict(),
+            }
         )
     return found
 
 
 def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> int:
     from tensortap.records import Frame
-    from tensortap.report.page import Page
+    from tensortap.report.page import Page, Piece
     from tensortap.report.words import health_piece
 
     if line not in file.lines:
@@ -93,7 +102,10 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
     if text:
         page.line("  ", (text, "yellow"))
     page.line()
-    rows = [[n.name, (n.op_type, "cyan"), health_piece(facts.health(n.tensor(0)))] for n in file.lines[line]]
+    rows: list[list[Piece]] = [
+        [n.name, (n.op_type, "cyan"), health_piece(facts.health_behind(n.tensor(0)))]
+        for n in file.lines[line]
+    ]
     page.columns("nodes", rows)
     page.show()
     return 0
@@ -124,5 +136,7 @@ def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: a
         said = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}" if nodes else ""
         mark = ("✗", "bold red") if bad else " "
         shown = text[number - 1].rstrip() if number <= len(text) else ""
-        page.line(mark, f"{number:>5}  ", (f"{said:>9}", "dim"), ("  │ ", "dim"), (shown, "red" if bad else ""))
+        page.line(
+            mark, f"{number:>5}  ", (f"{said:>9}", "dim"), ("  │ ", "dim"), (shown, "red" if bad else "")
+        )
     page.show()

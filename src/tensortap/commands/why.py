@@ -7,17 +7,19 @@ import argparse
 from tensortap.commands.common import add_run_arguments, open_directory, print_json, say
 
 HELP = "say which operation made the first bad value, and why"
-DESCRIPTION = """Say which operation made the first NaN or infinity: node, module, line, step, rank, inputs and cause.
+DESCRIPTION = """Say which operation made the first NaN or infinity: node, module, line, step,
+rank, inputs and cause.
 
-All runs are searched, or one with --run. Infinities that are meant (masks) and bad values that come to nothing are no
-alarm. The exit code is 0 if everything is healthy, 1 if something bad was found, 2 for mistakes.
+All runs are searched, or one with --run. Infinities that are meant (masks) and
+bad values that come to nothing are no alarm. The exit code is 0 if everything
+is healthy, 1 if something bad was found, 2 for mistakes.
 
-  tensortap why dumps                               the first bad value of the session
-  tensortap why dumps --run 3                       of one run
-  tensortap why dumps --exclude 'attn/.*mask'       never mind nodes whose name contains this
-  tensortap why dumps --filter 'max > 1e4'          what first exceeded a limit
+  tensortap why dumps                           the first bad value of all runs
+  tensortap why dumps --run 3                   of one run
+  tensortap why dumps --exclude 'attn/.*mask'   never mind nodes of this name
+  tensortap why dumps --filter 'max > 1e4'      what first exceeded a limit
   tensortap why dumps --filter 'zero / elements > 0.99 and elements > 100'
-  tensortap why dumps --json | jq .first_bad.node   for scripts
+  tensortap why dumps --json | jq .first_bad    for scripts
 """
 
 

@@ -10,7 +10,7 @@ from tensortap.debug.base import check_wrappable
 from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, WatchFn
 from tensortap.debug.streaming import Streamer, gated_watch
 from tensortap.engines.options import RunMetadata, RunOptions
-from tensortap.sink.sender import StreamOptions
+from tensortap.sink.stream_options import StreamOptions
 
 __all__ = ["GrpcDebugWrapperSession", "TensorBoardDebugWrapperSession"]
 

@@ -21,7 +21,7 @@ from tensortap.watch.options import WatchOptions, as_watch_options
 
 if TYPE_CHECKING:
     from tensortap.debug.streaming import Streamer
-    from tensortap.sink.sender import StreamOptions
+    from tensortap.sink.stream_options import StreamOptions
 
 __all__ = ["DumpingDebugHook", "GrpcDebugHook", "TensorBoardDebugHook"]
 

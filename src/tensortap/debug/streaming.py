@@ -18,7 +18,8 @@ from tensortap.records import Frame, RunInfo
 from tensortap.sink import destinations
 from tensortap.sink.base import notices
 from tensortap.sink.grpc import GrpcSink, address_of
-from tensortap.sink.sender import Sender, StreamOptions, sender_of
+from tensortap.sink.sender import Sender, sender_of
+from tensortap.sink.stream_options import StreamOptions
 from tensortap.watch.options import WatchOptions
 from tensortap.watch.urls import DebugUrl, parse_debug_url
 from tensortap.wire.debug_service import SEND_SOURCE_FILES, SEND_TRACEBACKS

@@ -46,7 +46,7 @@ class ChromeTrace:
         """
         trace: dict[str, Any] = {"traceEvents": list(self.events)}
         if self.facts is not None:
-            trace["otherData"] = {OUR_DATA: self.facts}
+            trace |= {"displayTimeUnit": "ns", "otherData": {OUR_DATA: self.facts}}
         if pretty:
             return json.dumps(trace, indent=4)
         return json.dumps(trace, separators=(",", ":"))

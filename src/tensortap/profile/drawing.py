@@ -29,8 +29,8 @@ PEAK_TENSORS = 100
 """How many tensors of a memory peak a trace names, the largest first."""
 
 FIRST_TID = 1000
-"""Where lanes are counted from, if not from 0 as in TensorFlow: Perfetto takes 0 for the process's own number, and draws
-two lanes in one where both occur."""
+"""Where lanes are counted from, if not from 0 as in TensorFlow: Perfetto takes 0 for the process's own number, and
+draws two lanes in one where both occur."""
 
 _DTYPES = {number: name for name, number in DTYPE_NUMBERS.items()}
 
@@ -169,10 +169,10 @@ class Drawing:
         for device in range(len(self._devices)):
             lives = [(i, life) for i, life in enumerate(self._lives) if life.device == device and life.nbytes]
             lanes = packed([life for _, life in lives])
-            for (identity, life), tid in sorted(
+            for (identity, life), lane in sorted(
                 zip(lives, lanes, strict=True), key=lambda each: each[0][1].start
             ):
-                pid, start = self._tensors_pid(device), self._shown(life.start)
+                pid, tid, start = self._tensors_pid(device), self._first_tid + lane, self._shown(life.start)
                 about = _about(life)
                 duration = self._duration(life.start, life.end)
                 yield chrome_trace.region("Tensor", life.name, pid, tid, start, duration, about)
@@ -230,17 +230,18 @@ class Drawing:
             producer, lane = production.execution, (consumer.device, self._tids[consumer.device][place])
             if production.lane == lane and self._is_plain_to_see(producer, consumer, lane):
                 continue
-            # The producer's end may be noted later than a consumer in another thread begins. Arrows of a lane with
-            # nested slices must leave while the producer is open.
-            leaves = min(producer.end, consumer.start)
+            # The producer's end may be noted later than a consumer in another thread begins.
+            leaves, arrives = min(producer.end, consumer.start), consumer.start
             if self._facts is not None:
+                # Where slices touch and nest, only the inside of one belongs to it alone.
                 leaves = max(producer.start, min(leaves, producer.end - 1))
+                arrives += consumer.end > consumer.start + 1
             yield (
                 consumer,
                 chrome_trace.flow(
                     name,
                     (self._shown(leaves), self._compute_pid(production.lane[0]), production.lane[1]),
-                    (self._shown(consumer.start), self._compute_pid(lane[0]), lane[1]),
+                    (self._shown(arrives), self._compute_pid(lane[0]), lane[1]),
                     identity,
                 ),
             )
@@ -256,7 +257,7 @@ class Drawing:
 
     def _followers(self, lane: tuple[int, int]) -> dict[int, Execution]:
         executions = self._devices[lane[0]].executions
-        members = [executions[place] for place in self._lanes[lane[0]][lane[1]].members]
+        members = [executions[place] for place in self._lanes[lane[0]][lane[1] - self._first_tid].members]
         return {id(one): other for one, other in pairwise(members)}
 
     def _memory(self) -> Iterator[Event]:

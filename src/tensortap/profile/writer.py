@@ -108,15 +108,18 @@ class ProfileWriter:
     def _write_events(self, step_stats: Any, step: int, graph: Graph) -> None:
         from tensorboard.compat.proto.config_pb2 import RunMetadata  # type: ignore[attr-defined]
 
-        self.add_graph(graph)
+        self.add_graph(graph, step)
         self.events.add_run_metadata(RunMetadata(step_stats=step_stats), f"step_{step}")
 
-    def add_graph(self, graph: Graph) -> None:
-        """Write the graph if it has changed, so that TensorBoard has nodes to show the numbers on."""
+    def add_graph(self, graph: Graph, step: int = 0) -> None:
+        """Write the graph if it has changed, so that TensorBoard has nodes to show the numbers on.
+
+        It shows the last one, provided that they have different steps.
+        """
         version = graph.version
         if version != self._graph_version:
             self._graph_version = version
-            self.events.add_graph(graph.as_graph_def())
+            self.events.add_graph(graph.as_graph_def(), step)
 
     def _lost(self, step: int, why: object) -> None:
         self.dropped += 1

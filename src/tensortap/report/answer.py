@@ -9,10 +9,12 @@ from pathlib import Path
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.report.page import Page, Piece
 
-__all__ = ["answer", "answer_of_finding", "short_path"]
+__all__ = ["answer", "answer_of_finding", "short_function", "short_path"]
 
 _SHOWN_INPUTS = 6
 _SHOWN_SPREAD = 4
+_UNCERTAIN = ("input-not-recorded", "only-nan-counted", "no-graph")
+"""Causes that say themselves that something is missing."""
 
 
 def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
@@ -23,7 +25,7 @@ def answer(report: Report, *, show_contained: bool = False, width: int | None = 
     else:
         _write_finding(page, report.first_bad, len(report.ranks) > 1)
         _others(page, report)
-        _next_commands(page, report.first_bad, report.directory)
+        _next_commands(page, report.first_bad, report.directory, report.is_session)
     if show_contained:
         _contained(page, report)
     return page
@@ -83,7 +85,13 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         frame = finding.source
         label = "line"
         page.columns(
-            label, [[(f"{short_path(frame.file)}:{frame.line}", "bold"), (f"in {frame.function}", "dim")]]
+            label,
+            [
+                [
+                    (f"{short_path(frame.file)}:{frame.line}", "bold"),
+                    (f"in {short_function(frame.function)}", "dim"),
+                ]
+            ],
         )
         if finding.source_text:
             page.line("  ", " " * 9, ("│ ", "dim"), (finding.source_text, "yellow"))
@@ -95,7 +103,7 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         page.field("", finding.origin.sentence)
     if finding.cause.advice:
         page.field("try", finding.cause.advice, "green")
-    if not finding.is_certain and finding.cause.kind != "input-not-recorded" and finding.inputs:
+    if not finding.is_certain and finding.cause.kind not in _UNCERTAIN and finding.inputs:
         page.field(
             "", "Not every input was recorded, so the value may have come bad from further up.", "yellow"
         )
@@ -108,8 +116,10 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
     page.columns("output", [[finding.tensor, (str(finding.health), "red")]])
     if finding.propagators:
         count = _many(len(finding.propagators), "tensor")
-        reached = f", among them {', '.join(finding.reached)}" if finding.reached else ""
+        reached = f", reaching {', '.join(finding.reached)}" if finding.reached else ""
         page.field("spread", f"to {count}{reached}")
+    else:
+        page.field("spread", "to nothing that was recorded", "dim")
 
 
 def _what(finding: Finding) -> str:
@@ -136,8 +146,7 @@ def _health(given: InputHealth) -> tuple[str, str]:
     style = {"good": "green", "unknown": "yellow", "intended": "cyan", "partly": "yellow"}.get(
         given.status, "red"
     )
-    text = str(given)
-    return f"part of: {text}" if given.status == "partly" else text, style
+    return str(given), style
 
 
 def _others(page: Page, report: Report) -> None:
@@ -163,15 +172,15 @@ def _others(page: Page, report: Report) -> None:
         )
 
 
-def _next_commands(page: Page, finding: Finding, directory: Path) -> None:
+def _next_commands(page: Page, finding: Finding, directory: Path, is_session: bool = True) -> None:
     where = shlex.quote(short_path(str(directory)))
-    run = f" -r {finding.run}"
-    task = f" --task {finding.rank}" if finding.rank else ""
+    run = f" -r {finding.run}" if is_session else ""
+    task = f" --task {finding.rank}" if finding.rank and is_session else ""
     looks = [f"tensortap node {where} {shlex.quote(finding.node.name)}{run}{task}"]
     recorded = [each.tensor for each in finding.inputs if each.health is not None]
     shown = recorded[-1] if recorded else finding.tensor
     looks.append(f"tensortap show {where} {shlex.quote(shown)}{run}{task}")
-    if finding.run > 0:
+    if finding.run > 0 and is_session:
         looks.append(f"tensortap history {where} {shlex.quote(shown)}")
     page.line()
     for place, command in enumerate(looks):
@@ -191,6 +200,15 @@ def _contained(page: Page, report: Report) -> None:
 
 def _many(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def short_function(name: str) -> str:
+    """The name of a function without what it is nested in.
+
+    >>> short_function("main.<locals>.step"), short_function("Model.forward")
+    ('step', 'Model.forward')
+    """
+    return name.rpartition("<locals>.")[2]
 
 
 def short_path(path: str) -> str:

@@ -61,6 +61,22 @@ class Page:
                 cells.append((f"{_text(cell):<{width}}  ", _style(cell)))
             self.line("  ", (f"{'' if place else label:<{LABEL_WIDTH}}", "dim"), *cells, row[-1])
 
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[Piece]], right: Sequence[str] = ()
+    ) -> None:
+        """Columns with headings; the last one may be as long as it likes."""
+        widths = [
+            max(len(heading), *(len(_text(row[i])) for row in rows)) if rows else len(heading)
+            for i, heading in enumerate(headings)
+        ]
+        for row in ([(heading, "dim") for heading in headings], *rows):
+            cells: list[Piece] = []
+            for cell, width, heading in zip(row, widths, headings, strict=True):
+                text = _text(cell)
+                padded = text.rjust(width) if heading in right else text.ljust(width)
+                cells += [(padded, _style(cell)), "  "]
+            self.line(*cells[:-2], row[-1])
+
     def _wrapped(self, text: str, indent: int) -> list[str]:
         return textwrap.wrap(
             text, max(self.width - indent, 20), break_long_words=False, break_on_hyphens=False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import os
+import secrets
 import socket
 import threading
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.server.gates import CLOSED, WatchKey
+from tensortap.server.graph_index import GraphIndex
 from tensortap.server.handler import StreamHandler
 from tensortap.server.job import DEFAULT_JOB, Job
 from tensortap.server.limits import Limits, checked_name
@@ -92,6 +95,8 @@ class DebugServer:
         self.breakpoint_timeout = breakpoint_timeout
         self.statistics = Statistics()
         self.programs = Programs(self.limits)
+        self.graphs = GraphIndex(self.programs)
+        self.instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.disk = DiskKeeper(
             self.jobs, max_bytes, max_age, lambda number: self.statistics.add(runs_removed=number)
         )
@@ -100,6 +105,7 @@ class DebugServer:
         self._handler = handler
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
+        self._everywhere: dict[WatchKey, str] = {}
         self._streams = 0
         self._pending = 0
         self._said: set[object] = set()
@@ -146,7 +152,9 @@ class DebugServer:
             else:
                 self._port = server.add_insecure_port(where)
         except RuntimeError as error:
-            raise OSError(f"Port {self._port} of {self.host} cannot be used: is another server running?") from error
+            raise OSError(
+                f"Port {self._port} of {self.host} cannot be used: is another server running?"
+            ) from error
 
     def stop(self) -> None:
         """Let waiting clients go on, end the streams, complete their runs; harmless when called again."""
@@ -210,6 +218,8 @@ class DebugServer:
                 if len(self._jobs) >= self.limits.jobs:
                     raise WireError(f"The server has {self.limits.jobs} jobs already and takes no more.")
                 job = self._jobs[name] = Job(self.root, name, self.limits)
+                for key, state in self._everywhere.items():
+                    job.gates.set([key], state)
             return job
 
     def session(self, job: str = DEFAULT_JOB) -> SessionDir:
@@ -225,17 +235,38 @@ class DebugServer:
     # --- gates -------------------------------------------------------------------------------------
 
     def request_watch(
-        self, node_name: str, output_slot: int, debug_op: str, breakpoint: bool = False, job: str = DEFAULT_JOB
+        self,
+        node_name: str,
+        output_slot: int,
+        debug_op: str,
+        breakpoint: bool = False,
+        job: str | None = None,
     ) -> None:
-        """Open the gate of a watch, or make it a breakpoint; clients are told with their next reply (F20)."""
-        state = "breakpoint" if breakpoint else "open"
-        self.job(job).set_gates([WatchKey(node_name, output_slot, debug_op)], state)
+        """Open the gate of a watch, or make it a breakpoint; clients are told with their next reply (F20).
+
+        Args:
+            node_name, output_slot, debug_op: the watch.
+            breakpoint: clients also wait after every value.
+            job: of which job; of all, those to come included, if it is None.
+        """
+        key = WatchKey(checked_name(node_name), output_slot, debug_op)
+        self._set_gate(key, "breakpoint" if breakpoint else "open", job)
 
     def request_unwatch(
-        self, node_name: str, output_slot: int, debug_op: str, job: str = DEFAULT_JOB
+        self, node_name: str, output_slot: int, debug_op: str, job: str | None = None
     ) -> None:
-        """Close the gate of a watch."""
-        self.job(job).set_gates([WatchKey(node_name, output_slot, debug_op)], CLOSED)
+        """Close the gate of a watch, in one job or in all."""
+        self._set_gate(WatchKey(node_name, output_slot, debug_op), CLOSED, job)
+
+    def _set_gate(self, key: WatchKey, state: str, job: str | None) -> None:
+        if job is not None:
+            self.job(job).set_gates([key], state)
+            return
+        with self._lock:
+            self._everywhere[key] = state
+            jobs = list(self._jobs.values())
+        for each in jobs:
+            each.set_gates([key], state)
 
     def breakpoints(self, job: str = DEFAULT_JOB) -> list[WatchKey]:
         """The watches at which clients wait, or will once they are told."""
@@ -248,13 +279,13 @@ class DebugServer:
     # --- for streams -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def new_stream(self, is_active: Callable[[], bool]) -> Iterator[Stream]:
+    def new_stream(self, is_active: Callable[[], bool], patience: float | None = None) -> Iterator[Stream]:
         """A stream that counts as served while it lasts."""
         self.statistics.add(streams=1)
         with self._lock:
             self._streams += 1
         try:
-            yield Stream(self, is_active)
+            yield Stream(self, is_active, patience)
         finally:
             with self._lock:
                 self._streams -= 1
@@ -291,7 +322,7 @@ class DebugServer:
         return {
             "active_streams": self._streams,
             "open_runs": sum(job.open_runs for job in jobs),
-            "jobs": len(jobs),
+            "jobs": sum(job.is_known for job in jobs),
             "waiting_at_breakpoints": sum(len(job.gates.hits()) for job in jobs),
             "pending_chunk_bytes": self._pending,
             "disk_bytes": self.disk.used,
@@ -344,5 +375,3 @@ def free_socket(host: str, port: int) -> socket.socket:
         made.close()
         raise OSError(f"Port {port} of {host} cannot be used: {error.strerror}.") from error
     return made
-
-

@@ -84,6 +84,7 @@ class Gates:
         self._limit = limit
         self._states: dict[WatchKey, int] = {}
         self._version = 0
+        self._former: set[WatchKey] = set()
         self._hits: dict[int, Hit] = {}
         self._numbers = itertools.count(1)
         for text, state in (saved or {}).items():
@@ -103,6 +104,8 @@ class Gates:
                     raise ValueError(f"There are {self._limit} gates already, which is the limit.")
                 # A closed gate stays in the list: clients that opened it are told when their next run begins.
                 if key in self._states or state != CLOSED:
+                    if self._states.get(key) == READ_WRITE:
+                        self._former.add(key)
                     self._states[key] = _NUMBERS[state]
             self._version += 1
 
@@ -110,6 +113,10 @@ class Gates:
         """Every gate that was ever set, with its state."""
         with self._lock:
             return {key: STATE_NAMES[state] for key, state in self._states.items()}
+
+    def was_breakpoint(self, key: WatchKey) -> bool:
+        """Whether there was a breakpoint in the life of this server that a client may still believe in."""
+        return key in self._former
 
     def new_client(self) -> GateClient:
         """What one stream has been told: nothing yet."""
@@ -185,8 +192,3 @@ class GateClient:
     def waits_at(self, key: WatchKey) -> bool:
         """Whether the client waits for a reply after a value of this key."""
         return bool(self._told) and self._told.get(key) == READ_WRITE
-
-    @property
-    def has_breakpoints(self) -> bool:
-        """Whether it waits at any key."""
-        return READ_WRITE in self._told.values()

@@ -46,7 +46,12 @@ class HttpServer:
     """The HTTP interface in a thread of its own. Its port is bound as soon as it is made."""
 
     def __init__(
-        self, server: DebugServer, host: str, port: int, tls_cert: str | Path | None, tls_key: str | Path | None
+        self,
+        server: DebugServer,
+        host: str,
+        port: int,
+        tls_cert: str | Path | None,
+        tls_key: str | Path | None,
     ) -> None:
         from tensortap.server.debug_server import free_socket
 
@@ -207,7 +212,7 @@ class _Api:
     # --- what was received -------------------------------------------------------------------------
 
     def jobs(self, request: Request) -> Response:
-        return _json({"jobs": [views.describe_job(job) for job in self._server.jobs()]})
+        return _json({"jobs": [views.describe_job(job) for job in self._server.jobs() if job.is_known]})
 
     def job(self, request: Request) -> Response:
         return _json(views.describe_job(self._job(request)))
@@ -215,7 +220,9 @@ class _Api:
     def runs(self, request: Request) -> Response:
         return _json(
             views.list_runs(
-                self._job(request), task=_number(request, "task"), limit=_number(request, "limit", 100, 10_000)
+                self._job(request),
+                task=_number(request, "task"),
+                limit=_number(request, "limit", 100, 10_000),
             )
         )
 
@@ -239,7 +246,10 @@ class _Api:
         if text is None:
             raise HTTPException(400, "Say which tensor: ?tensor=node:slot or ?tensor=node:slot[0, :3].")
         facts, value = views.find_value(
-            self._run(request), text, request.query_params.get("debug_op"), _number(request, "execution", -1) or 0
+            self._run(request),
+            text,
+            request.query_params.get("debug_op"),
+            _number(request, "execution", -1) or 0,
         )
         if request.query_params.get("format") == "npy":
             return _npy(value)
@@ -299,7 +309,7 @@ class _Api:
         state = body.get("state")
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or not keys:
             raise HTTPException(400, "watch_keys must be a list of keys such as 'fc/addmm:0:DebugIdentity'.")
-        if state not in STATE_NAMES.values():
+        if not isinstance(state, str) or state not in STATE_NAMES.values():
             raise HTTPException(400, f"state must be one of {', '.join(sorted(STATE_NAMES.values()))}.")
         job = self._job(request, make=True)
         parsed = [WatchKey.parse(key) for key in keys]
@@ -340,8 +350,10 @@ class _Api:
             job.make()
             if job.directory.name == name:
                 return job
-        known = [job.directory.name for job in self._server.jobs()]
-        raise HTTPException(404, f"There is no job {name[:80]!r}; there are {', '.join(known) or 'none yet'}.")
+        known = [job.directory.name for job in self._server.jobs() if job.is_known]
+        raise HTTPException(
+            404, f"There is no job {name[:80]!r}; there are {', '.join(known) or 'none yet'}."
+        )
 
     def _run(self, request: Request) -> Any:
         return views.open_run(self._job(request), request.path_params["run"])

@@ -27,6 +27,8 @@ DEFAULT_JOB = "default"
 _EXECUTORS = 256
 """Combinations of fetches and feeds whose graphs are remembered."""
 
+_DEBUG_NODE = "__dbg_"
+
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +55,11 @@ class Job:
         self._open_runs: set[Path] = set()
         self._graphs: OrderedDict[object, dict[str, str]] = OrderedDict()
         self._written: str | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was received of it, or asked about it."""
+        return self._store is not None or self.directory.is_dir()
 
     @property
     def store(self) -> SessionStore:
@@ -97,10 +104,6 @@ class Job:
 
     # --- graphs ------------------------------------------------------------------------------------
 
-    def put_graph(self, content: bytes) -> str:
-        """Store a GraphDef; its digest."""
-        return self.store.put("graphs", content)
-
     def remember_graphs(self, executor: object, graphs: dict[str, str]) -> None:
         """Keep the digests of an executor's graphs: only its first run sends them (F6)."""
         with self._lock:
@@ -122,11 +125,12 @@ class Job:
         self.save()
 
     def note_gated(self, graph: Any) -> None:
-        """Look for gated debug ops in a graph of TensorFlow's runtime, which has its debug ops in it (E9)."""
+        """Look for gated debug ops in a graph, named `__dbg_<node>:<slot>_<i>_<op>` (E9)."""
         for node in graph.node:
-            if node.op.startswith("Debug") and node.attr["gated_grpc"].b:
+            if node.name.startswith(_DEBUG_NODE) and node.attr["gated_grpc"].b:
+                tensor, _, _ = node.name.removeprefix(_DEBUG_NODE).rsplit("_", 2)
                 with contextlib.suppress(ValueError):
-                    key = WatchKey.parse(f"{node.attr['tensor_name'].s.decode()}:{node.op}")
+                    key = WatchKey.parse(f"{tensor}:{node.op}")
                     if len(self._gated) < self.limits.gates:
                         self._gated[key] = None
 

@@ -15,7 +15,7 @@ __all__ = ["DiskKeeper"]
 
 SWEEP_SECS = 30.0
 _PAUSE_SECS = 1.0
-"""Between two sweeps that were asked for because there was no room."""
+"""After a sweep that made no room, before it is worth another one."""
 _TARGET = 0.9
 """How full the disk may still be after runs were deleted, so that not every run deletes one."""
 
@@ -53,7 +53,7 @@ class DiskKeeper:
         self._lock = threading.Lock()
         self._sweeping = threading.Lock()
         self._used = 0
-        self._swept = float("-inf")
+        self._full_until = float("-inf")
         self._sizes: dict[Path, int] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -64,8 +64,7 @@ class DiskKeeper:
         return self._used
 
     def start(self) -> None:
-        """Look now, and then every half minute."""
-        self.sweep()
+        """Look now and then every half minute, in a thread of its own."""
         self._thread = threading.Thread(target=self._run, name="tensortap-retention", daemon=True)
         self._thread.start()
 
@@ -79,9 +78,13 @@ class DiskKeeper:
         """Whether so many more bytes may be written; they then count as used."""
         if self._fits(nbytes):
             return True
-        if time.monotonic() - self._swept >= _PAUSE_SECS:
-            self.sweep()
-        return self._fits(nbytes)
+        if time.monotonic() < self._full_until:
+            return False
+        self.sweep()
+        if self._fits(nbytes):
+            return True
+        self._full_until = time.monotonic() + _PAUSE_SECS
+        return False
 
     def _fits(self, nbytes: int) -> bool:
         with self._lock:
@@ -93,21 +96,19 @@ class DiskKeeper:
     def sweep(self, now: float | None = None) -> int:
         """Count all runs and delete those that are too old or too many; how many that were."""
         with self._sweeping:
-            self._swept = time.monotonic()
             runs = self._runs()
             used = sum(size for _, size, _, _ in runs)
-            oldest = (time.time() if now is None else now) - (self._max_age or 0)
-            target = None if self._max_bytes is None else self._max_bytes * _TARGET
-            over = self._max_bytes is not None and used > target  # type: ignore[operator]
+            oldest = (time.time() if now is None else now) - (self._max_age or float("inf"))
+            most = float("inf")
+            if self._max_bytes is not None and used > _TARGET * self._max_bytes:
+                most = _TARGET * self._max_bytes
             number = 0
             for timestamp, size, path, is_open in runs:
-                too_old = self._max_age is not None and timestamp / 1e6 < oldest
-                if is_open or not (too_old or (over and target is not None and used > target)):
-                    continue
-                remove_run(path)
-                self._sizes.pop(path, None)
-                used -= size
-                number += 1
+                if not is_open and (timestamp / 1e6 < oldest or used > most):
+                    remove_run(path)
+                    self._sizes.pop(path, None)
+                    used -= size
+                    number += 1
             with self._lock:
                 self._used = used
         if number:
@@ -133,8 +134,10 @@ class DiskKeeper:
         return sorted(found)
 
     def _run(self) -> None:
-        while not self._stopped.wait(SWEEP_SECS):
+        while True:
             try:
                 self.sweep()
             except Exception:
                 log.exception("Retention failed; it will be tried again.")
+            if self._stopped.wait(SWEEP_SECS):
+                return

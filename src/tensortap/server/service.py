@@ -15,7 +15,10 @@ from tensortap.server.stream import Stream
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
     ACCEPTS_KEY,
+    PATIENCE_KEY,
+    SERVER_KEY,
     SERVICE,
+    WRITTEN_KEY,
     EventReply,
     WireError,
     token_of,
@@ -49,7 +52,7 @@ def make_grpc_server(server: DebugServer, limits: Limits) -> grpc.Server:
             ("grpc.keepalive_permit_without_calls", 1),
         ],
     )
-    handlers = {
+    handlers: dict[str, Any] = {
         "SendEvents": grpc.stream_stream_rpc_method_handler(
             service.send_events, response_serializer=EventReply.SerializeToString
         ),
@@ -72,8 +75,8 @@ class _Service:
 
     def send_events(self, messages: Iterator[bytes], context: Any) -> Iterator[Any]:
         self._check_token(context)
-        context.send_initial_metadata(((ACCEPTS_KEY, ACCEPTS_BATCHES),))
-        with self._server.new_stream(context.is_active) as stream:
+        context.send_initial_metadata(((ACCEPTS_KEY, ACCEPTS_BATCHES), (SERVER_KEY, self._server.instance)))
+        with self._server.new_stream(context.is_active, _patience(context)) as stream:
             yield from self._events(stream, messages, context)
 
     def _events(self, stream: Stream, messages: Iterator[bytes], context: Any) -> Iterator[Any]:
@@ -87,6 +90,7 @@ class _Service:
             error = None
             # The run is complete on disk before the client sees the end of the stream.
             stream.close()
+            context.set_trailing_metadata(((WRITTEN_KEY, str(stream.written)),))
             if last is not None:
                 yield last
         except WireError as problem:
@@ -125,10 +129,23 @@ class _Service:
         given = token_of(context.invocation_metadata()) or ""
         if not hmac.compare_digest(given.encode(), wanted.encode()):
             self._server.statistics.add(refused=1)
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "The server wants a token, and got none or a wrong one.")
+            context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "The server wants a token, and got none or a wrong one."
+            )
 
     def _refuse(self, context: Any, problem: WireError) -> NoReturn:
         self._server.statistics.add(refused=1)
         log.warning("%s: %s", context.peer(), problem)
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(problem)[:1000])
         raise AssertionError("abort raises")
+
+
+def _patience(context: Any) -> float | None:
+    """Seconds that the client waits at a breakpoint, as far as it says so."""
+    for key, value in context.invocation_metadata():
+        if key == PATIENCE_KEY:
+            try:
+                return max(0.0, float(value))
+            except ValueError:
+                return None
+    return None

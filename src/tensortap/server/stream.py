@@ -45,6 +45,10 @@ __all__ = ["Stream"]
 log = logging.getLogger(__name__)
 
 _TASK = re.compile(r"/task:(\d{1,9})(?:/|$)")
+_OF_PATIENCE = 0.9
+"""A client that has given up goes on sending to a server that does not listen; so the server gives up first."""
+_INDEX_BYTES = 128
+"""What a record takes on disk besides its value, roughly."""
 _checked_tables: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
 
 
@@ -53,17 +57,31 @@ class Stream:
 
     The run directory is made when it is known whose run it is: metadata of our own clients say so, others are
     known by the device of their first graph or tensor.
+
+    Args:
+        server: whose stream it is.
+        is_active: whether the client is still there.
+        patience: seconds that the client waits at a breakpoint, None if it waits for good.
+
+    Attributes:
+        written: how many records were.
     """
 
-    def __init__(self, server: DebugServer, is_active: Callable[[], bool]) -> None:
+    def __init__(
+        self, server: DebugServer, is_active: Callable[[], bool], patience: float | None = None
+    ) -> None:
         self._server = server
         self._is_active = is_active
+        self._patience = patience
+        self.written = 0
         self._handler: StreamHandler | None = None
         self._graph_joiner = GraphJoiner(server.limits.value_bytes)
         self._tensor_joiner = TensorJoiner(server.limits.value_bytes)
         self._batches = BatchDecoder()
         self._metadata: StreamMetadata | None = None
         self._graphs: list[ReceivedGraph] = []
+        self._graph_devices: dict[str, None] = {}
+        self._early_graphs: list[Any] = []
         self._job: Job | None = None
         self._gates: tuple[Job, GateClient] | None = None
         self._writer: RunWriter | None = None
@@ -72,6 +90,7 @@ class Stream:
         self._devices: set[str] = set()
         self._keys: set[tuple[str, int, str, str]] = set()
         self._pending = 0
+        self._closed = False
 
     # --- events ------------------------------------------------------------------------------------
 
@@ -108,6 +127,7 @@ class Stream:
             reply = self._describe(read_metadata(event))
         elif kind == RUN_END:
             self._ending = read_run_end(event)
+            self._refer(self._ending.graphs)
         return reply
 
     def last_reply(self) -> Any | None:
@@ -119,13 +139,14 @@ class Stream:
 
     def close(self, error: str | None = None) -> None:
         """The stream is over; `error` says why if it was not its client that ended it."""
+        if self._closed:
+            return
+        self._closed = True
         self._server.change_pending(-self._pending)
-        self._pending = 0
-        if self._writer is None and (self._metadata is not None or self._graphs) and error is None:
+        if self._writer is None and self._metadata is not None:
             self._open_run("")
         self._end_run(error or self._ending.error)
-        if self._handler is not None:
-            self._call(self._handler.on_end, error)
+        self._call_handler("on_end", error)
 
     def _account(self) -> None:
         """Tell the server how many bytes wait for missing chunks."""
@@ -140,32 +161,57 @@ class Stream:
         if self._metadata is not None:
             raise WireError("A second metadata event came on one stream; each run has a stream of its own.")
         self._metadata = metadata
-        self._job = self._server.job(metadata.grpc_path.strip("/") or metadata.session or DEFAULT_JOB)
+        self._job = self._join(metadata.grpc_path.strip("/") or metadata.session or DEFAULT_JOB)
         self._job.latest_run = max(self._job.latest_run, metadata.info.index)
-        if metadata.process or self._graphs:
-            self._open_run(self._graphs[0].device if self._graphs else "")
+        if metadata.process or self._graph_devices:
+            self._open_run(next(iter(self._graph_devices), ""))
         self._call_handler("on_metadata", metadata)
         return self._reply(self._job)
 
     def _graph(self, graph: ReceivedGraph) -> Any:
-        checked_name(graph.device, "device")
         message = _parsed(graph)
+        self._know_device(graph.device)
+        self._graph_devices[graph.device] = None
         self._graphs.append(graph)
-        if len(self._graphs) > self._server.limits.devices:
-            raise WireError("The stream brings too many graphs.")
-        job = self._job or self._server.job(DEFAULT_JOB)
-        job.note_gated(message)
+        if self._job is not None:
+            self._job.note_gated(message)
+        else:
+            self._early_graphs.append(message)
         if self._writer is not None:
-            self._store_graphs(self._writer, [graph])
+            self._store_graphs(self._writer)
+        elif sum(len(each.content) for each in self._graphs) > self._server.limits.value_bytes:
+            raise WireError("The stream brings more graphs than the server takes before a run begins.")
         self._call_handler("on_graph", message, graph.device, graph.timestamp)
-        return self._reply(job)
+        # Until the metadata come a client may be of any job; those of a distributed session send none.
+        return self._reply(self._job or self._server.job(DEFAULT_JOB))
 
-    def _store_graphs(self, writer: RunWriter, graphs: list[ReceivedGraph]) -> None:
+    def _refer(self, graphs: dict[str, str]) -> None:
+        """Give the run the graphs that its client names by their digests, because the server has them."""
+        if self._writer is None or self._job is None:
+            return
+        store = self._job.store
+        known = {device: self._server.graphs.find(digest, store) for device, digest in graphs.items()}
+        found = {
+            checked_name(device, "device"): digest for device, digest in known.items() if digest is not None
+        }
+        if found:
+            self._writer.refer(found)
+
+    def _join(self, name: str) -> Job:
+        """Find the job of the stream."""
+        job = self._server.job(name)
+        for graph in self._early_graphs:
+            job.note_gated(graph)
+        self._early_graphs.clear()
+        return job
+
+    def _store_graphs(self, writer: RunWriter) -> None:
+        """Store the graphs received so far, or refer to those that an earlier run of the executor brought."""
         assert self._job is not None
+        graphs, self._graphs = self._graphs, []
         try:
             digests = {
-                graph.device: self._job.put_graph(self._server.programs.with_source_lines(graph.content))
-                for graph in graphs
+                graph.device: self._server.graphs.put(graph.content, self._job.store) for graph in graphs
             }
             if digests:
                 self._job.remember_graphs(self._executor(), digests)
@@ -179,7 +225,7 @@ class Stream:
     def _executor(self) -> object:
         """What runs with the same graphs have in common."""
         if self._metadata is None:
-            return None
+            return tuple(self._graph_devices)
         info = self._metadata.info
         return info.task, info.input_names, info.output_names, info.target_nodes
 
@@ -194,7 +240,7 @@ class Stream:
     def _record(self, record: Record) -> Any | None:
         self._know(record)
         writer = self._run_for(record.device)
-        if self._server.disk.has_room(record.nbytes):
+        if self._server.disk.has_room(record.nbytes + _INDEX_BYTES):
             try:
                 writer.write(record)
                 self._wrote(1, record.nbytes)
@@ -207,9 +253,14 @@ class Stream:
             self._server.statistics.add(alerts=1)
         answer = self._call_handler("on_tensor", record)
         key = WatchKey(record.node_name, record.output_slot, record.debug_op)
-        if self._gates is None or not self._gates[1].waits_at(key):
+        if self._gates is None:
             return None
-        return self._hold(writer, record, answer)
+        if self._gates[1].waits_at(key):
+            return self._hold(writer, record, answer)
+        # A client of ours begins its run before it has read that a breakpoint is gone. Should it wait, this lets
+        # it go on; if it does not, it takes no notice.
+        is_ours = self._metadata is not None and self._metadata.process != 0
+        return self._gates[1].reply() if is_ours and self._job.gates.was_breakpoint(key) else None
 
     def _hold(self, writer: RunWriter, record: Record, answer: Any) -> Any:
         """Keep the client waiting until somebody lets it go, at most as long as the server may."""
@@ -218,6 +269,8 @@ class Stream:
         statistics = self._server.statistics
         statistics.add(hits=1)
         timeout = self._server.breakpoint_timeout
+        if self._patience is not None:
+            timeout = min(timeout, _OF_PATIENCE * self._patience)
         if answer is None and timeout > 0:
             released, answer = self._job.gates.hold(
                 writer.path.name, writer.info.task, record, timeout, self._is_active
@@ -241,7 +294,7 @@ class Stream:
         self._check_table(batch.table)
         writer = self._run_for(batch.device)
         nbytes = batch.nbytes
-        if self._server.disk.has_room(nbytes):
+        if self._server.disk.has_room(nbytes + _INDEX_BYTES * len(batch)):
             try:
                 writer.write_batch(batch)
                 self._wrote(len(batch), nbytes)
@@ -299,7 +352,11 @@ class Stream:
         if self._writer is None:
             return self._open_run(device)
         # A stream without metadata belongs to another process of a distributed session and outlives its runs.
-        if self._metadata is None and self._job is not None and self._writer.info.index < self._job.latest_run:
+        if (
+            self._metadata is None
+            and self._job is not None
+            and self._writer.info.index < self._job.latest_run
+        ):
             self._end_run(None)
             return self._open_run(device)
         return self._writer
@@ -307,7 +364,7 @@ class Stream:
     def _open_run(self, device: str) -> RunWriter:
         """Begin the run directory, now that it is known whose run it is."""
         if self._job is None:
-            self._job = self._server.job(DEFAULT_JOB)
+            self._job = self._join(DEFAULT_JOB)
         now = time.time_ns() // 1000
         info = self._metadata.info if self._metadata is not None else RunInfo(-1, -1, now)
         if info.timestamp <= 0:
@@ -321,7 +378,7 @@ class Stream:
             self._server.statistics.add(failures=1)
             raise RuntimeError(f"The server cannot make a run directory: {error.strerror}.") from error
         self._server.statistics.add(runs=1)
-        self._store_graphs(self._writer, self._graphs)
+        self._store_graphs(self._writer)
         return self._writer
 
     def _end_run(self, error: str | None) -> None:
@@ -337,6 +394,7 @@ class Stream:
     # --- counting ----------------------------------------------------------------------------------
 
     def _wrote(self, records: int, nbytes: int) -> None:
+        self.written += records
         self._counts["written"] += records
         self._counts["written_bytes"] += nbytes
         self._server.statistics.add(records=records, record_bytes=nbytes)

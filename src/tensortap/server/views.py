@@ -191,7 +191,9 @@ def find_value(
     if not data:
         raise HTTPException(404, f"{full!r} has no record of {op[:80]!r}; it has {', '.join(ops)}.")
     if not -len(data) <= execution < len(data):
-        raise HTTPException(404, f"{full!r} was executed {len(data)} times; there is no execution {execution}.")
+        raise HTTPException(
+            404, f"{full!r} was executed {len(data)} times; there is no execution {execution}."
+        )
     datum = data[execution]
     value: Any = datum.get_tensor()
     if slices:
@@ -265,7 +267,7 @@ def health(job: Job, tensor: str, limit: int | None) -> dict[str, Any]:
         names = session.tensors(PILL_OP)
         raise HTTPException(404, f"No health of {tensor[:200]!r} was recorded.{nearest(tensor[:200], names)}")
     history = history[-limit:] if limit else history
-    columns = {name: history[name].tolist() for name in history.dtype.names}
+    columns = {name: history[name].tolist() for name in history.dtype.names or ()}
     return {"tensor": tensor, "columns": columns, "notices": session.notices}
 
 

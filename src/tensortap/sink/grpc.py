@@ -14,7 +14,8 @@ from typing import Any
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.sink.base import Counts, RunEnd, notices
 from tensortap.sink.gates import gates_of
-from tensortap.sink.sender import Sender, StreamOptions, sender_of
+from tensortap.sink.sender import Sender, sender_of
+from tensortap.sink.stream_options import StreamOptions
 from tensortap.store.tensor_proto import tensor_from_proto
 from tensortap.watch.urls import DebugUrl, parse_debug_url
 from tensortap.wire.events import StreamMetadata

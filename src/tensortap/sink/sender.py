@@ -20,409 +20,43 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from tensortap.records import Record, RecordBatch
-from tensortap.sink.base import Counts, RunEnd, log, notices
+from tensortap.sink.base import Counts, log, notices
 from tensortap.sink.gates import Gates
-from tensortap.sink.messages import GraphCache, Messages
+from tensortap.sink.messages import GraphCache
+from tensortap.sink.run_stream import CONNECTION_LOST, PROGRAM_ENDED, REFUSED, UNREACHABLE, RunStream
+from tensortap.sink.stream_options import StreamOptions
+from tensortap.sink.transport import grpc
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
-    ACCEPTS_KEY,
     CLIENT_KEY,
+    PATIENCE_KEY,
     SEND_EVENTS,
-    SERVER_KEY,
-    WRITTEN_KEY,
     EventReply,
     token_metadata,
 )
 from tensortap.wire.events import StreamMetadata
 
-__all__ = ["RunStream", "Sender", "StreamOptions", "sender_of"]
+__all__ = ["Sender", "sender_of"]
 
-UNREACHABLE = "server unreachable"
-STALLED = "server stopped taking records"
-CONNECTION_LOST = "connection lost"
-REFUSED = "refused by the server"
-NOT_KEPT = "not kept by the server"
-QUEUE_FULL = "queue full"
-PROGRAM_ENDED = "program ended before they were sent"
-NOT_SENDABLE = "no form in the protocol"
-
-PARCEL_BYTES = 1 << 20
-PARCEL_ITEMS = 256
-PARCEL_SECS = 0.05
-RECORD_OVERHEAD_BYTES = 1024
-"""What a waiting record weighs besides its value, so that a bound in bytes also bounds their number."""
 MAX_STREAMS = 4
 """At once. tfdbg's servers serve ten, and a run only has to wait for its predecessor to be sent."""
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _USELESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """How runs are streamed to a debug server. Times are in seconds.
-
-    Attributes:
-        connect_timeout_secs: how long records wait, in memory, for a server that does not answer. Training
-            never waits.
-        retry_secs: after that, how long the server is left alone before another attempt; doubled each time.
-        max_retry_secs: the longest such pause.
-        stall_timeout_secs: a server that has taken nothing for so long counts as down.
-        max_queue_bytes: how much may wait in memory; what comes on top is dropped and counted.
-        max_wait_secs: how long a full queue may hold up training before that. 0 never does; raise it where
-            every value counts more than the pace.
-        gate_timeout_secs: how long a run with gated watches waits for the server to say which of them it wants.
-        breakpoint_timeout_secs: how long a run waits at a breakpoint; then it goes on, with a warning.
-        flush_secs: how long the end of a session, or of the program, waits for the last records.
-        token: for a server that wants one; the environment variable TENSORTAP_TOKEN by default.
-        ca_file: certificates (PEM) to trust for a server that speaks TLS; plain text without it.
-
-    >>> StreamOptions(connect_timeout_secs=2).retry_secs
-    1.0
-    """
-
-    connect_timeout_secs: float = 10.0
-    retry_secs: float = 1.0
-    max_retry_secs: float = 30.0
-    stall_timeout_secs: float = 10.0
-    max_queue_bytes: int = 256 << 20
-    max_wait_secs: float = 0.0
-    gate_timeout_secs: float = 1.0
-    breakpoint_timeout_secs: float = 60.0
-    flush_secs: float = 10.0
-    token: str | None = None
-    ca_file: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in (
-            "connect_timeout_secs", "retry_secs", "max_retry_secs", "stall_timeout_secs", "max_queue_bytes"
-        ):  # fmt: skip
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be greater than 0, got {getattr(self, name)!r}.")
-        for name in ("max_wait_secs", "gate_timeout_secs", "breakpoint_timeout_secs", "flush_secs"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}.")
-
-
-class Question:
-    """A record at a breakpoint, and the server's reply to it once it is there."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.reply: Any = None
-        self.settled = threading.Event()
-
-
-Item = Record | RecordBatch | Question
-
-
-class RunStream:
-    """The stream of one run to one URL.
-
-    Args:
-        sender: of the server.
-        metadata: what is said about the run.
-        gates: of the URL.
-        counts: what becomes of the records.
-
-    Attributes:
-        lost_because: why it was given up, None as long as it was not.
-        all_sent: gRPC has taken the last message.
-    """
-
-    def __init__(self, sender: Sender, metadata: StreamMetadata, gates: Gates, counts: Counts) -> None:
-        self.sender = sender
-        self.metadata = metadata
-        self.gates = gates
-        self.counts = counts
-        self.lost_because: str | None = None
-        self.all_sent = False
-        self.end: RunEnd | None = None
-        self._answered = threading.Event()
-        self._items: deque[Item] = deque()
-        self._waiting_bytes = 0
-        self._held_bytes = 0
-        self._records = 0
-        self._value_bytes = 0
-        self._begun = False
-        self._over = False
-        self._is_sending = False
-        self._started = 0.0
-        self._progressed = 0.0
-        self._call: Any = None
-        self._expected: deque[Question | None] = deque()
-        self._out_of_step = False
-
-    # --- in the training thread --------------------------------------------------------------------
-
-    def add(self, item: Item) -> bool:
-        """Queue an item; False, and counted, if it is dropped."""
-        sender = self.sender
-        records, nbytes, weight = _measures(item)
-        with sender.changed:
-            if self.lost_because is None and not sender.has_room(weight):
-                self._wait_for_room(weight)
-            reason = self.lost_because or (None if sender.has_room(weight) else QUEUE_FULL)
-            if reason is None:
-                self._records += records
-                self._value_bytes += nbytes
-                self._waiting_bytes += weight
-                self._held_bytes += weight
-                sender.pending_bytes += weight
-                self._items.append(item)
-                # Waking a thread costs more than the record: only for the first of a parcel, and a full one.
-                if len(self._items) in (1, PARCEL_ITEMS) or self._waiting_bytes >= PARCEL_BYTES:
-                    sender.changed.notify_all()
-                return True
-        self._drop(reason, records)
-        if reason == QUEUE_FULL:
-            notices.warn(
-                (QUEUE_FULL, sender.address),
-                "The debug server %s is too slow: records are dropped and counted, so that training goes on.",
-                sender.address,
-            )
-        return False
-
-    def ask(self, record: Record) -> Any:
-        """Send a record at a breakpoint and wait for the reply; None if it does not come in time."""
-        question = Question(record)
-        if not self.add(record if self._out_of_step else question) or self._out_of_step:
-            return None
-        with self.sender.changed:
-            self.sender.changed.notify_all()
-        timeout = self.sender.options.breakpoint_timeout_secs
-        if not question.settled.wait(timeout):
-            # Whether a late reply is to this question or to a later one could not be told any more.
-            self._out_of_step = True
-            self.gates.without_breakpoint(record.watch_key)
-            log.warning(
-                "The debug server %s did not reply at the breakpoint %s within %g s; the run goes on, and does "
-                "not stop there again until the server asks for it anew.",
-                self.sender.address,
-                record.watch_key,
-                timeout,
-            )
-        return question.reply
-
-    def wait_for_answer(self, timeout: float) -> bool:
-        """Wait until the server has answered for the first time; False if it does not."""
-        return self._answered.wait(timeout) and self.lost_because is None
-
-    def finish(self, end: RunEnd) -> None:
-        """The run is over."""
-        with self.sender.changed:
-            if self.end is None:
-                self.end = end
-                self.sender.changed.notify_all()
-
-    def _wait_for_room(self, weight: int) -> None:
-        deadline = time.monotonic() + self.sender.options.max_wait_secs
-        while self.lost_because is None and not self.sender.has_room(weight):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self.sender.changed.wait(left)
-
-    # --- in the thread that gRPC takes messages with -----------------------------------------------
-
-    def open(self, call: Callable[[Iterator[bytes]], Any]) -> None:
-        """Begin to stream."""
-        self._progressed = time.monotonic()
-        self._started = self._started or self._progressed
-        self._expected.clear()
-        self._call = call(self._messages())
-        threading.Thread(target=self._read, args=(self._call,), name="tensortap-replies", daemon=True).start()
-
-    def _messages(self) -> Iterator[bytes]:
-        """All messages of the stream, made as the server takes them."""
-        messages = Messages(self.sender.graphs, self.metadata)
-        self._expected.append(None)
-        yield messages.opening()
-        self._answered.wait()  # or given up, which the sender sees to
-        if self.sender.takes_batches:
-            messages.use_batches()
-        while self.lost_because is None and (items := self._take()) is not None:
-            for is_question, group in groupby(items, lambda item: isinstance(item, Question)):
-                if is_question:
-                    for question in group:
-                        self._expected.append(question)
-                        yield from self._sending(messages.single(question.record))
-                else:
-                    yield from self._sending(messages.of(list(group), self._not_sendable))
-            self._release(items)
-        if self.lost_because is not None or self.end is None:
-            return
-        for graph in messages.graphs(self.end):
-            self._expected.append(None)
-            yield from self._sending(graph)
-        yield from self._sending(messages.ending(self.end, self.counts.as_dict()))
-        with self.sender.changed:
-            self.all_sent = True
-            self._progressed = time.monotonic()
-            self.sender.changed.notify_all()
-
-    def _sending(self, messages: Iterable[bytes]) -> Iterator[bytes]:
-        for message in messages:
-            self._progressed = time.monotonic()
-            self._is_sending = True
-            yield message
-            self._is_sending = False
-            self._progressed = time.monotonic()
-
-    def _take(self) -> list[Any] | None:
-        """What waits, once it is a parcel or has waited long enough; None when nothing more will come."""
-        changed = self.sender.changed
-        with changed:
-            while not self._items:
-                if self.end is not None or self.lost_because is not None:
-                    return None
-                changed.wait()
-            until = time.monotonic() + PARCEL_SECS
-            while not self._is_parcel() and (left := until - time.monotonic()) > 0:
-                changed.wait(left)
-            self._begun = True
-            items, self._items = list(self._items), deque()
-            self._waiting_bytes = 0
-            return items
-
-    def _is_parcel(self) -> bool:
-        return (
-            self.end is not None
-            or self.lost_because is not None
-            or self._waiting_bytes >= PARCEL_BYTES
-            or len(self._items) >= PARCEL_ITEMS
-            or isinstance(self._items[-1], Question)
-        )
-
-    def _release(self, items: Sequence[Any]) -> None:
-        """Let go of the memory of what has been sent."""
-        weight = sum(_measures(item)[2] for item in items)
-        with self.sender.changed:
-            if not self._over:
-                self._held_bytes -= weight
-                self.sender.pending_bytes -= weight
-                self.sender.changed.notify_all()
-
-    def _not_sendable(self, record: Record, error: Exception) -> None:
-        with self.sender.changed:
-            self._records -= 1
-            self._value_bytes -= record.nbytes
-        self._drop(NOT_SENDABLE, 1)
-        notices.warn(
-            (NOT_SENDABLE, record.dtype), "%s cannot be sent, which is counted: %s.", record.watch_key, error
-        )
-
-    # --- in the thread that reads replies ----------------------------------------------------------
-
-    def _read(self, call: Any) -> None:
-        try:
-            for reply in call:
-                self._on_reply(call, reply)
-        except grpc.RpcError:
-            pass  # the status says it all
-        except Exception:
-            log.exception("Reading the replies of the debug server %s failed.", self.sender.address)
-            call.cancel()
-        written = _first(call.trailing_metadata(), WRITTEN_KEY)
-        self.sender.on_over(self, call.code(), call.details() or "", written)
-
-    def _on_reply(self, call: Any, reply: Any) -> None:
-        self._progressed = time.monotonic()
-        if reply.debug_op_state_changes:
-            self.gates.apply(reply.debug_op_state_changes)
-        if not self._answered.is_set():
-            initial = call.initial_metadata()
-            self.sender.on_answer(_first(initial, ACCEPTS_KEY), _first(initial, SERVER_KEY))
-            self._answered.set()
-        question = self._expected.popleft() if self._expected else None
-        if question is not None:
-            question.reply = None if self._out_of_step else reply
-            question.settled.set()
-
-    # --- called by the sender ----------------------------------------------------------------------
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the server has replied."""
-        return self._answered.is_set()
-
-    @property
-    def can_begin_again(self) -> bool:
-        """Whether no record has left the queue yet."""
-        return not self._begun and not self._over
-
-    def overdue(self, now: float) -> str | None:
-        """Why the stream has to be given up now, None if it need not be."""
-        options = self.sender.options
-        if not self.is_answered:
-            return UNREACHABLE if now - self._started > self.sender.connect_timeout_secs else None
-        waits_for_server = self._is_sending or self.all_sent
-        return STALLED if waits_for_server and now - self._progressed > options.stall_timeout_secs else None
-
-    def cancel(self) -> None:
-        """Stop the call, if there is one."""
-        if self._call is not None:
-            self._call.cancel()
-
-    def arrive(self, written: str | None) -> None:
-        """The server has everything, or as much of it as it says."""
-        with self.sender.changed:
-            if self._over:
-                return
-            self._over = True
-            records, nbytes = self._records, self._value_bytes
-        kept = min(int(written), records) if written is not None and written.isdecimal() else records
-        for counts in (self.counts, self.sender.counts):
-            counts.wrote(nbytes * kept // max(records, 1), kept)
-        self._drop(NOT_KEPT, records - kept)
-        self._settle()
-
-    def lose(self, reason: str) -> None:
-        """Give the stream up; all its records are counted as dropped."""
-        with self.sender.changed:
-            if self._over:
-                return
-            self._over = True
-            self.lost_because = reason
-            records = self._records
-            self.sender.pending_bytes -= self._held_bytes
-            self._expected.extend(item for item in self._items if isinstance(item, Question))
-            self._items.clear()
-        self._drop(reason, records)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Let everybody go on who waits for this stream."""
-        self._answered.set()
-        for question in list(self._expected):
-            if question is not None:
-                question.settled.set()
-        with self.sender.changed:
-            self.sender.changed.notify_all()
-
-    def _drop(self, reason: str, records: int) -> None:
-        self.counts.drop(reason, records)
-        self.sender.counts.drop(reason, records)
-
-
-def _measures(item: Item) -> tuple[int, int, int]:
-    """Of an item: number of records, size of their values, and bytes of memory it takes."""
-    if isinstance(item, RecordBatch):
-        return len(item), item.nbytes, item.nbytes + item.rows.nbytes
-    nbytes = (item.record if isinstance(item, Question) else item).nbytes
-    return 1, nbytes, nbytes + RECORD_OVERHEAD_BYTES
-
-
-def _first(metadata: Any, key: str) -> str | None:
-    return next((str(value) for name, value in metadata or () if name == key), None)
+_TICK_SECS = 0.1
+_ANOTHER_ATTEMPT_SECS = 2.0
+TOKEN_VARIABLE = "TENSORTAP_TOKEN"
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # connections of the user's own channels are none of our business
+]
 
 
 class Sender:
@@ -532,8 +166,8 @@ class Sender:
             self._is_answering = False
             self.changed.notify_all()
         for stream in streams:
-            stream.cancel()
             stream.lose(PROGRAM_ENDED)
+            stream.cancel()
         if channel is not None:
             channel.close()
 
@@ -546,13 +180,12 @@ class Sender:
                 return
             self._told = counts
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.counts.dropped.items())
-        sentences = [
-            f"{counts['written']:,} records of {self.runs:,} runs arrived at the debug server {self.address}"
-        ]
+        records, runs = _plural(counts["written"], "record"), _plural(self.runs, "run")
+        sentences = [f"{records} of {runs} arrived at the debug server {self.address}"]
         if reasons:
-            sentences.append(f"{counts['dropped']:,} were dropped ({reasons})")
+            sentences.append(f"{_plural(counts['dropped'], 'record')} dropped ({reasons})")
         if self.skipped_runs:
-            sentences.append(f"{self.skipped_runs:,} more runs were not watched while it was down")
+            sentences.append(f"{_plural(self.skipped_runs, 'run')} not watched while it was down")
         say = log.warning if len(sentences) > 1 else log.info
         say("%s.", "; ".join(sentences))
 
@@ -587,8 +220,9 @@ class Sender:
             except Exception as error:
                 log.exception("Streaming to the debug server %s failed.", self.address)
                 if stream is not None:
-                    self._leave(stream)
                     stream.lose(f"{CONNECTION_LOST}: {type(error).__name__}")
+                    self._leave(stream)
+                    stream.cancel()
             for each, reason in late:
                 self._give_up(each, reason)
 
@@ -620,10 +254,10 @@ class Sender:
             why = f"has not answered for {self.connect_timeout_secs:g} s"
         else:
             why = f"has taken nothing for {self.options.stall_timeout_secs:g} s"
-        stream.cancel()
-        self._leave(stream)
-        stream.lose(reason)
         self._rest(why)
+        stream.lose(reason)
+        self._leave(stream)
+        stream.cancel()  # last: how its call ends is no news any more
 
     def _rest(self, why: str) -> None:
         """Leave the server alone for a while, and let nobody wait for it."""
@@ -652,6 +286,7 @@ class Sender:
         with self.changed:
             if stream in self._active:
                 self._active.remove(stream)
+            self.changed.notify_all()
 
     def _open_call(self, messages: Iterator[bytes]) -> Any:
         method = self._connected().stream_stream(SEND_EVENTS, None, EventReply.FromString)
@@ -684,7 +319,7 @@ class Sender:
         if future.code() is not grpc.StatusCode.OK:
             notices.warn(
                 ("call", self.address, future.code()),
-                "The debug server %s did not take source lines: %s %s.",
+                "The debug server %s did not take source lines: %s %s",
                 self.address,
                 future.code().name,
                 future.details(),
@@ -705,7 +340,9 @@ class Sender:
 
     def _metadata(self) -> list[tuple[str, str]]:
         token = self.options.token or os.environ.get(TOKEN_VARIABLE)
-        return [(CLIENT_KEY, "1"), *([token_metadata(token)] if token else [])]
+        patience = f"{self.options.breakpoint_timeout_secs:g}"
+        ours = [(CLIENT_KEY, "1"), (PATIENCE_KEY, patience)]
+        return [*ours, *([token_metadata(token)] if token else [])]
 
     # --- what streams report -----------------------------------------------------------------------
 
@@ -725,30 +362,41 @@ class Sender:
 
     def on_over(self, stream: RunStream, code: Any, details: str, written: str | None) -> None:
         """A stream has ended, one way or another."""
-        self._leave(stream)
+        if self._begins_again(stream, code):
+            return
         if code is grpc.StatusCode.OK and stream.all_sent:
             stream.arrive(written)
-            return
-        if stream.lost_because is not None:
-            return
+        elif stream.lost_because is None:
+            self._explain(code, details)
+            stream.lose(CONNECTION_LOST if code in _LOST else REFUSED)
+        self._leave(stream)  # last: who waits for the stream to leave finds it counted
+
+    def _begins_again(self, stream: RunStream, code: Any) -> bool:
+        """Put a stream back that lost its connection before it had sent a record."""
+        if code not in _LOST or not stream.can_begin_again:
+            return False
+        self.graphs.forget()
+        with self.changed:
+            self._is_answering = False
+            if stream.overdue(time.monotonic()) is not None:
+                return False
+            self._active.remove(stream)
+            self._waiting.appendleft(stream)
+            self.changed.notify_all()
+        return True
+
+    def _explain(self, code: Any, details: str) -> None:
+        """Say once why a stream failed, and draw the consequences."""
         self.graphs.forget()
         if code in _LOST:
             with self.changed:
                 self._is_answering = False
-                if stream.can_begin_again and stream.overdue(time.monotonic()) is None:
-                    self._waiting.appendleft(stream)
-                    self.changed.notify_all()
-                    return
-            stream.lose(CONNECTION_LOST)
             notices.warn(
                 (CONNECTION_LOST, self.address),
                 "The connection to the debug server %s was lost: the records of that run are counted as dropped.",
                 self.address,
             )
             return
-        stream.lose(REFUSED)
-        if code in _USELESS:
-            self._rest("refuses our streams")
         notices.warn(
             (REFUSED, self.address, code),
             "The debug server %s refused a run, whose records are counted as dropped: %s %s",
@@ -756,19 +404,9 @@ class Sender:
             code.name,
             details,
         )
+        if code in _USELESS:
+            self._rest("refuses our streams")
 
-
-_TICK_SECS = 0.1
-_ANOTHER_ATTEMPT_SECS = 2.0
-TOKEN_VARIABLE = "TENSORTAP_TOKEN"
-_CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),  # connections of the user's own channels are none of our business
-]
 
 _senders: dict[tuple[str, str | None, str | None], Sender] = {}
 _lock = threading.Lock()
@@ -810,3 +448,7 @@ def _begin_child() -> None:
 _left_to_the_parent: list[Sender] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_child)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

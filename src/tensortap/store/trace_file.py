@@ -83,17 +83,18 @@ def trace_text(events: Iterable[Event], facts: Mapping[str, Any] | None = None) 
     {"traceEvents":[
     {"ph":"X","ts":1}
     ],
+    "displayTimeUnit":"ns",
     "otherData":{"tensortap":{"step":7}}}
     """
     yield '{"traceEvents":['
     separator = "\n"
     for event in events:
-        yield separator
-        yield _JSON.encode(event)
+        yield separator + _JSON.encode(event)
         separator = ",\n"
     yield "\n]"
     if facts is not None:
-        yield ',\n"otherData":' + _JSON.encode({OUR_DATA: facts})
+        # Else chrome://tracing takes slices that begin in the same microsecond for nested.
+        yield ',\n"displayTimeUnit":"ns",\n"otherData":' + _JSON.encode({OUR_DATA: facts})
     yield "}"
 
 
@@ -189,18 +190,26 @@ def _checked(path: Path, found: Any) -> TraceFile:
     if not isinstance(events, list):
         raise TraceFileError(f"{str(path)!r} is no trace: it is JSON without a list of 'traceEvents'.")
     for number, event in enumerate(events):
-        if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
-            raise TraceFileError(f"{str(path)!r} is no trace: its event {number} has no 'ph'.")
-        for key in ("ts", "dur"):
-            if not isinstance(event.get(key, 0), (int, float)) or isinstance(event.get(key), bool):
-                raise TraceFileError(
-                    f"{str(path)!r} is no trace: {key!r} of its event {number} is no number."
-                )
-        if not isinstance(event.get("args", {}), dict):
-            raise TraceFileError(f"{str(path)!r} is no trace: 'args' of its event {number} is no object.")
+        wrong = _what_is_wrong(event)
+        if wrong:
+            raise TraceFileError(f"{str(path)!r} is no trace: {wrong.format(f'its event {number}')}.")
     other = found.get("otherData") if isinstance(found, dict) else None
     facts = other.get(OUR_DATA) if isinstance(other, dict) else None
     return TraceFile(path, events, facts if isinstance(facts, dict) else {})
+
+
+def _what_is_wrong(event: Any) -> str:
+    """What Chrome's format does not allow, as far as it would mislead a reader."""
+    if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
+        return "{} has no 'ph'"
+    for key in ("ts", "dur"):
+        value = event.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return f"{key!r} of {{}} is no number"
+    for key in ("pid", "tid", "id"):
+        if isinstance(event.get(key), (dict, list)):
+            return f"{key!r} of {{}} is neither number nor text"
+    return "" if isinstance(event.get("args", {}), dict) else "'args' of {} is no object"
 
 
 def find_traces(path: Path) -> list[Path]:

@@ -65,6 +65,14 @@ class SessionStore:
         """Store a GraphDef in `graphs` or a file in `sources`, unless it is there already; its digest."""
         return self._content.put(folder, content)
 
+    def get(self, folder: str, digest: str) -> bytes:
+        """What was stored under a digest.
+
+        Raises:
+            DumpFormatError: it is missing, or its bytes have changed.
+        """
+        return self._content.get(folder, digest)
+
     def close(self) -> None:
         """Close the health history; new runs open it again."""
         for log in list(self._health.values()):
@@ -149,7 +157,9 @@ class RunWriter:
         """Store the graphs before the run ends, so that a run that dies has them too."""
         self._describe(graphs=self._content.put_graphs(nodes_by_device))
 
-    def refer(self, graphs: Mapping[str, str] | None = None, sources: Mapping[str, str] | None = None) -> None:
+    def refer(
+        self, graphs: Mapping[str, str] | None = None, sources: Mapping[str, str] | None = None
+    ) -> None:
         """Add graphs by device and source files by path that `SessionStore.put` has stored."""
         known = self._description
         self._describe(

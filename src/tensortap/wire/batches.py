@@ -72,6 +72,8 @@ class BatchEncoder:
             rows, data = _compact(part)
             yield _message(number, block, rows, data)
             block = b""
+        if block:
+            yield _message(number, block)
 
     def _new_blocks(self, number: int, table: KeyTable) -> list[bytes]:
         """The names of keys that this stream has not sent yet."""

@@ -14,8 +14,9 @@ server that takes batches (`batches.py`) says so in its initial metadata with th
 value is `ACCEPTS_BATCHES`; a client sends them, and the event that ends a run, only then. With `SERVER_KEY` it
 gives its instance a name, so that clients notice when another one has taken its place and send their graphs
 again. When a stream is over, `WRITTEN_KEY` in its trailing metadata says how many records of it were kept; without
-that, a stream that ends well counts as kept whole. A client of ours sends `CLIENT_KEY`, and the token of a server
-that wants one under `TOKEN_KEY`, written by `token_metadata` and read by `token_of`.
+that, a stream that ends well counts as kept whole. A client of ours sends `CLIENT_KEY`, with `PATIENCE_KEY` how many
+seconds it waits at a breakpoint, and the token of a server that wants one under `TOKEN_KEY`, written by
+`token_metadata` and read by `token_of`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = [
     "EAGER_EXECUTION",
     "GRAPH_EXECUTION",
     "MAX_CHUNK_BYTES",
+    "PATIENCE_KEY",
     "READ_ONLY",
     "READ_WRITE",
     "SEND_EVENTS",
@@ -80,6 +82,7 @@ DISABLED, READ_ONLY, READ_WRITE = 1, 2, 3
 GRAPH_EXECUTION, EAGER_EXECUTION = 1, 2
 
 CLIENT_KEY = "tensortap-client"
+PATIENCE_KEY = "tensortap-patience"
 ACCEPTS_KEY = "tensortap-accepts"
 ACCEPTS_BATCHES = "batch-1"
 SERVER_KEY = "tensortap-server"

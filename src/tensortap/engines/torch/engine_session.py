@@ -23,7 +23,7 @@ from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import NameTable
-from tensortap.engines.torch.profiling import runs_compiled_code, step_recorded
+from tensortap.engines.torch.profiling import has_compiled_modules, step_recorded
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.request import GLOBAL_STEP, Request
 from tensortap.engines.torch.values import snapshot, to_numpy
@@ -151,7 +151,7 @@ class EngineSession:
         with self._fed_state(request.state_feeds):
             if not request.needs_interception and not wants_ops(options):
                 yield NOT_OBSERVED
-            elif self._is_only_measured(request, options) and runs_compiled_code():
+            elif self._is_only_measured(request, options) and self._runs_compiled():
                 seen = Observation()
                 with step_recorded(options, seen):  # as it is: observing would make it run eagerly
                     yield seen
@@ -187,6 +187,8 @@ class EngineSession:
                         except Exception:  # ours, and no reason to lose the user's step
                             seen.fault("finishing the watches of a run")
                 self._after_observing(plan, seen)
+                if seen.ran_compiled and self._is_only_measured(request, options):
+                    seen.profile = None  # the next one is of the compiled code, now that it is known
             with self._lock:
                 self._global_step += 1
 
@@ -241,6 +243,9 @@ class EngineSession:
         )
         publisher = Publisher(options.debug_options, info)
         return Watching(publisher, options.debug_options.keep_bad, self._bad_shown)
+
+    def _runs_compiled(self) -> bool:
+        return self._said_compiled or has_compiled_modules(self.program)
 
     def _is_only_measured(self, request: Request, options: RunOptions) -> bool:
         return not request.needs_interception and not wants_ops(

@@ -8,11 +8,13 @@ step that uses it. The first begins when the program makes an optimizer, or call
 - between calls of one model that train nothing: evaluation, or a program without an optimizer.
 
 Steps that a gradient scaler leaves out end a run, too. Gradient accumulation stays in one run, as does whatever a
-program does with several models on the way to its step.
+program does with several models on the way to its step. What goes on for long without a model or a step, such as making
+a data set, is watched at its beginning only.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
@@ -30,6 +32,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
+import tensortap
 from tensortap.engines.torch import source
 from tensortap.engines.torch.choice import VARIABLE
 from tensortap.engines.torch.eager import never_compiled
@@ -44,6 +47,11 @@ log = logging.getLogger("tensortap.run")
 
 _CALLS_LIMIT = 1024
 """Calls of models in one run, after which it ends in any case: a loop that trains nothing must not grow forever."""
+
+_RECORDS_LIMIT = 5_000
+"""Records of a run without a call of a model, after which it pauses: each op costs a name of its own there."""
+
+_MOST_RECORDS = 1_000_000
 
 
 class Watch(Protocol):
@@ -68,6 +76,17 @@ class Watch(Protocol):
     @property
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
+
+    @property
+    def records(self) -> int:
+        """How many records the run that has begun last has made so far."""
+
+    @property
+    def on_records(self) -> Any:
+        """To be set: called, in any thread, when records come in."""
+
+    @on_records.setter
+    def on_records(self, action: Callable[[], None]) -> None: ...
 
     def is_settled(self) -> bool:
         """Wait until it is known whether a bad value has been found."""
@@ -105,7 +124,11 @@ class Follower:
         self._calls = 0
         self._trains = False
         self._depth = 0
+        self._records_limit = _RECORDS_LIMIT
+        self._pause = _InMainThread(self._pause_if_long)
+        self._paused = False
         self._given_up = False
+        watch.on_records = self._on_records
 
     def install(self) -> None:
         """Learn of optimizers when they are made, and of models when they are called."""
@@ -136,8 +159,9 @@ class Follower:
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
-        if self._is_here():
-            self._end_run(error)
+        if self._is_here() and not self._given_up:
+            self._attempt(self._end_run, error)
+            self._attempt(self._monitor.close)
         self._given_up = True
         self._unhook_modules()
         for owner, name, ours, theirs in self._replaced:
@@ -165,6 +189,8 @@ class Follower:
         self._stop_if_bad()
 
     def _on_step(self, optimizer: Optimizer) -> None:
+        if self._paused:  # the program does without modules, and a step of it is that long
+            self._records_limit = min(4 * self._records_limit, _MOST_RECORDS)
         repeated = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
         expected = self._expected or {id(each) for each in self._optimizers}
@@ -221,6 +247,7 @@ class Follower:
 
     def _next_run(self) -> None:
         self._end_run(None)
+        self._paused = False
         self._models.refresh()
         block = self._monitor.run()
         block.__enter__()
@@ -247,6 +274,17 @@ class Follower:
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self._session.global_step = self._watch.seen.steps
+
+    def _on_records(self) -> None:
+        if self._watch.records > self._records_limit and not self._calls:
+            self._pause.call_soon()
+
+    def _pause_if_long(self, frame: FrameType | None) -> None:
+        """End a run that goes on without a model, if the program is between two operations now."""
+        is_long = not self._calls and self._watch.records > self._records_limit
+        if is_long and self._is_here() and not _is_inside_an_operation(frame):
+            self._paused = True
+            self._attempt(self._end_run, None)
 
     def _stop_if_bad(self) -> None:
         """End the program if that is wanted and there is reason to, by an exception that its loops let pass."""
@@ -303,6 +341,42 @@ def _build_observer(interceptor: str | None) -> None:
             build.ensure_built()
 
 
+class _InMainThread:
+    """Has a function called by the main thread between two instructions, as handlers of signals are.
+
+    Args:
+        action: called with the frame that is interrupted.
+    """
+
+    def __init__(self, action: Callable[[FrameType | None], None]) -> None:
+        self._action = action
+        self._waits = False
+        self._callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._call)
+
+    def call_soon(self) -> None:
+        """Have it called, unless that is going to happen already."""
+        if not self._waits:
+            self._waits = not ctypes.pythonapi.Py_AddPendingCall(self._callback, None)
+
+    def _call(self, _: int | None) -> int:
+        self._waits = False
+        self._action(sys._getframe(1))
+        return 0
+
+
+def _is_inside_an_operation(frame: FrameType | None) -> bool:
+    """Whether Python code of torch or of ours is being executed, as it is when an op is implemented or seen in Python."""
+    while frame is not None and not frame.f_code.co_filename.endswith(_STARTER):
+        if frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_NOT_THE_PROGRAM = (os.path.dirname(torch.__file__), os.path.dirname(tensortap.__file__))
+_STARTER = os.path.join("debug", "script", "python.py")
+
+
 class _Models:
     """The models of the program, by the names the program has for them; they live as long as it wants."""
 
@@ -344,6 +418,7 @@ class _Models:
         if module in self._known:
             return False
         self._known.add(module)
+        self.refresh()
         known = {id(each) for model in self.program.modules.values() for each in model.parameters()}
         if all(id(each) in known for each in module.parameters()):
             return False

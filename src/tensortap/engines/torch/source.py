@@ -20,7 +20,7 @@ __all__ = ["capture_stack", "classifications", "first_user_frame", "kind_of", "r
 _CLASSIFIED_LIMIT = 50_000
 _STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any model, bounded for recursion
 
-_LIBRARY, _USER, _BACKWARD, _COMPILED = range(4)
+_LIBRARY, _USER, _BACKWARD, _COMPILED, _PRINTING = range(5)
 # By identity: hashing a code object reads all of its bytecode, and this is asked several times for every op.
 _kinds: dict[int, int] = {}
 _forgotten = 0
@@ -67,6 +67,8 @@ def _classify(code: CodeType) -> int:
             return _BACKWARD
         if file.endswith("/_dynamo/eval_frame.py") and code.co_name == "compile_wrapper":
             return _COMPILED
+        if file.endswith("/torch/_tensor_str.py") and code.co_name == "_str":
+            return _PRINTING
         return _LIBRARY
     if file.startswith(_OWN) or (file.startswith(_STDLIB) and not file.startswith(_SITE)):
         return _LIBRARY

@@ -17,9 +17,10 @@ namespace tensortap {
 struct Line {
   const void* code = nullptr;
   const void* instruction = nullptr;
+  bool prints = false;  // no part of the program: a tensor is being shown
 };
 
-enum CodeKind : int { kUnknown = -1, kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3 };  // as in source.py
+enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4 };  // as in source.py
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
 #define TENSORTAP_READS_FRAMES 1
@@ -84,8 +85,9 @@ class Codes {
         recent = {code, found != kinds_.end() ? found->second : (kinds_[code] = classify(code))};
       }
       const int kind = recent.second;
-      if (kind == kUser) return {code, frame->instruction};
+      if (kind == kUser) return {code, frame->instruction, false};
       if (kind == kBackward) return {};
+      if (kind == kPrinting) return {nullptr, nullptr, true};
     }
     return {};
   }

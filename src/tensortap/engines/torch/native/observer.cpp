@@ -112,7 +112,7 @@ struct Plan {
 
 // Kinds of bad values, as bits.
 constexpr int kNan = 1, kNegativeInfinity = 2, kPositiveInfinity = 4;
-constexpr int kUnknown = -1;
+constexpr int kNotSummarised = -1;
 
 struct Parameter {
   int32_t index, scope, label, leaf_scope;
@@ -294,6 +294,8 @@ class Observer {
     }
     if (descends(*op, keys_of(local, arguments))) return;
     thread.opaque_depth = thread.depth;
+    const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
+    if (line.prints) return;
     call.op = op;
     call.run = run.id;
     call.number = thread.calls - 1;
@@ -323,7 +325,6 @@ class Observer {
     for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call.entry, tensor);
     unseen_.clear();
 
-    const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
     uint64_t begin = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
     begin = mix(begin, reinterpret_cast<uint64_t>(line.code));
     for (Value value : call.inputs) begin = mix(begin, uint64_t(value));
@@ -394,7 +395,7 @@ class Observer {
       for (size_t slot = 0; slot < outputs_.size(); ++slot) {
         const int found = emit(node, slot, *outputs_[slot], fresh);
         if (found > 0) kinds |= found;
-        note_bad(value_of(call.entry, int64_t(slot)), found == kUnknown ? inherited : found);
+        note_bad(value_of(call.entry, int64_t(slot)), found == kNotSummarised ? inherited : found);
       }
       // The first bad value, or the first NaN that comes of infinities.
       if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & kNan & ~inherited;
@@ -1071,11 +1072,11 @@ class Observer {
   // Records an output; says which kinds of bad values it has, if its summary was made.
   int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
     const auto taps = taps_of(node, slot);
-    if (taps.empty()) return kUnknown;
+    if (taps.empty()) return kNotSummarised;
     if (!fresh && !has_data(tensor)) {
       WithPython python;
       Object(PyObject_CallMethod(decoder_, "without_data", "in", node, Py_ssize_t(slot)));
-      return kUnknown;
+      return kNotSummarised;
     }
     bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1 &&
                   (tensor.const_data_ptr() != nullptr || tensor.numel() == 0);
@@ -1090,10 +1091,10 @@ class Observer {
       WithPython python;
       Object wrapped(THPVariable_Wrap(tensor));
       Object(PyObject_CallMethod(decoder_, "tap", "inO", node, Py_ssize_t(slot), wrapped.get()));
-      return kUnknown;
+      return kNotSummarised;
     }
     const int64_t time = now();
-    int kinds = kUnknown;
+    int kinds = kNotSummarised;
     for (const Tap& tap : taps) {
       Lane& lane = run.lanes[tap.lane];
       if (lane.kind == Lane::kSummary) {

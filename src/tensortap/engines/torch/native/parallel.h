@@ -60,12 +60,13 @@ inline bool summarise_in_parallel(SummaryKernel summarise, const void* data, int
     double rows[kMaxParts][16];
   } job{summarise, static_cast<const char*>(data), dtype, count, item_size, lower, upper, 0, {}};
   const auto work = [](void* argument) {
-    auto& job = *static_cast<Job*>(argument);
+    auto& all = *static_cast<Job*>(argument);
     const int number = omp_get_thread_num(), parts = omp_get_num_threads();  // there may be fewer than asked for
-    if (number == 0) job.parts = parts;
-    const int64_t first = job.count * number / parts, last = job.count * (number + 1) / parts, stride = 1;
+    if (number == 0) all.parts = parts;
+    const int64_t first = all.count * number / parts, last = all.count * (number + 1) / parts, stride = 1;
     const int64_t size = last - first;
-    job.summarise(job.data + first * job.item_size, job.dtype, 1, &size, &stride, job.lower, job.upper, job.rows[number]);
+    const char* part = all.data + size_t(first) * all.item_size;
+    all.summarise(part, all.dtype, 1, &size, &stride, all.lower, all.upper, all.rows[number]);
   };
   GOMP_parallel(work, &job, unsigned(threads), 0);
   std::copy_n(job.rows[0], 13, row);

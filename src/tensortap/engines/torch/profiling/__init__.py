@@ -5,6 +5,6 @@ worked out later, by whoever asks: `events.py` reads the record, `join.py` finds
 allocations, `stats.py` writes the messages.
 """
 
-from tensortap.engines.torch.profiling.recording import runs_compiled_code, step_recorded
+from tensortap.engines.torch.profiling.recording import has_compiled_modules, step_recorded
 
-__all__ = ["runs_compiled_code", "step_recorded"]
+__all__ = ["has_compiled_modules", "step_recorded"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -99,10 +99,10 @@ class Allocation(NamedTuple):
     total: int
 
 
-def calls_of(result: Any) -> list[Calls]:
+def calls_of(events: Sequence[Any]) -> list[Calls]:
     """The calls of each thread, the thread of the first call first."""
     threads: dict[int, list[Call]] = defaultdict(list)
-    for event in result.events():
+    for event in events:
         if event.device_type() != _HOST or event.linked_correlation_id() or not event.correlation_id():
             continue
         name = event.name()
@@ -126,10 +126,10 @@ def calls_of(result: Any) -> list[Calls]:
     ]
 
 
-def device_events_of(result: Any, rank: int) -> list[DeviceEvent]:
+def device_events_of(events: Sequence[Any], rank: int) -> list[DeviceEvent]:
     """What ran on accelerators."""
     found = []
-    for event in result.events():
+    for event in events:
         if event.device_type() == _HOST or event.name() == _MEMORY or _is_note(event):
             continue
         start = event.start_ns()
@@ -191,7 +191,7 @@ def _device(kind: str, index: int, rank: int) -> str:
 _HOST = torch._C._autograd.DeviceType.CPU
 
 
-@cache
+@lru_cache(4096)
 def is_op(name: str) -> bool:
     """Whether a call does work of its own, rather than call the operators that do."""
     namespace, _, plain = name.partition("::")

@@ -19,6 +19,7 @@ __all__ = ["Joined", "join"]
 
 _GRADIENT = "AccumulateGrad"
 _GRADIENT_CALL = "torch::autograd::AccumulateGrad"
+_MODE = "PythonDispatchMode"
 _LOOK_AHEAD = 64
 """How many calls may have no node before a node counts as not found."""
 
@@ -68,14 +69,14 @@ def _by_number(joined: Joined, threads: Sequence[Calls], nodes: Sequence[Node], 
 
 
 def _by_order(joined: Joined, threads: Sequence[Calls], nodes: Sequence[Node]) -> None:
-    pairs = [(number, place) for number, calls in enumerate(threads) for place in _repeated(calls)]
-    pairs.sort(key=lambda pair: threads[pair[0]][pair[1]].start)
+    executed = [(number, place) for number, calls in enumerate(threads) for place in _executed_by_mode(calls)]
+    executed.sort(key=lambda each: threads[each[0]][each[1]].start)
     following = 0
     for position, node in enumerate(nodes):
         if "::" not in node.op_type:  # a source
             continue
-        for index in range(following, min(following + _LOOK_AHEAD, len(pairs))):
-            number, place = pairs[index]
+        for index in range(following, min(following + _LOOK_AHEAD, len(executed))):
+            number, place = executed[index]
             if _is_call_of(node, threads[number][place].name):
                 joined.nodes[number, place] = position
                 following = index + 1
@@ -84,8 +85,35 @@ def _by_order(joined: Joined, threads: Sequence[Calls], nodes: Sequence[Node]) -
             joined.unmatched += 1
 
 
+def _executed_by_mode(calls: Calls) -> Iterator[int]:
+    """Places of the calls that a dispatch mode executed."""
+    if not any(calls[place].name == _MODE for place in range(len(calls))):
+        yield from _repeated(calls)  # earlier versions of PyTorch do not tell
+        return
+    around: list[int] = []
+    for place in range(len(calls)):
+        while around and calls.after(around[-1]) <= place:
+            around.pop()
+        if calls[place].name == _MODE and around:
+            inner = _call_inside(calls, place, calls[around[-1]].name)
+            if inner is not None:
+                yield inner
+        around.append(place)
+
+
+def _call_inside(calls: Calls, mode: int, name: str) -> int | None:
+    """The place of the call of the same operator directly inside a mode, unless that reaches another mode."""
+    place = mode + 1
+    while place < calls.after(mode):
+        after = calls.after(place)
+        if calls[place].name == name:
+            return None if any(calls[each].name == _MODE for each in range(place + 1, after)) else place
+        place = after
+    return None
+
+
 def _repeated(calls: Calls) -> Iterator[int]:
-    """Places of calls that an equal call contains, the outermost of each: what a dispatch mode executed."""
+    """Places of calls that an equal call contains, the outermost of each."""
     place = 0
     while place < len(calls):
         end = calls.after(place)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,9 +23,11 @@ import torch
 from tensortap.engines.options import RunOptions, TraceLevel
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
+from tensortap.engines.torch.program import Program
 from tensortap.profile.step import Measured, StepProfile
+from tensortap.sink.base import notices
 
-__all__ = ["runs_compiled_code", "step_recorded"]
+__all__ = ["has_compiled_modules", "step_recorded"]
 
 log = logging.getLogger("tensortap.profile")
 
@@ -54,14 +56,13 @@ def step_recorded(options: RunOptions, seen: Observation) -> Iterator[None]:
             seen.profile = recording.stop(seen)
 
 
-def runs_compiled_code() -> bool:
-    """Whether this process has compiled anything, which is then profiled as it is and not op by op."""
-    if "torch._dynamo" not in sys.modules:
-        return False
-    try:
-        return bool(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    except Exception:
-        return False
+def has_compiled_modules(program: Program) -> bool:
+    """Whether a module of the program is compiled: such a program is measured as it is, not op by op."""
+    return "torch._dynamo" in sys.modules and any(
+        hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None
+        for module in program.modules.values()
+        for each in module.modules()
+    )
 
 
 def _start(options: RunOptions, seen: Observation) -> _Recording | None:
@@ -87,9 +88,9 @@ def _start(options: RunOptions, seen: Observation) -> _Recording | None:
     return recording
 
 
-@cache
 def _say_once(text: str) -> None:
-    log.warning(text)
+    if notices.is_first(text):
+        log.warning(text)
 
 
 def _program_profiles_itself() -> bool:

@@ -43,7 +43,8 @@ def measured(
         start: of the step, in nanoseconds since the epoch.
         end: of the step.
     """
-    threads = calls_of(result)
+    recorded = result.events()
+    threads = calls_of(recorded)
     joined = join(threads, seen.nodes, seen.executions)
     operations = operations_of(threads, seen.nodes, joined)
     allocations = allocations_of(result, rank) if memory else []
@@ -53,7 +54,7 @@ def measured(
         writer.add(place, operation, host)
     for number, calls in enumerate(threads):
         writer.name_thread(calls.thread, thread if number == 0 else f"{thread} (autograd {number})")
-    events = device_events_of(result, rank)
+    events = device_events_of(recorded, rank)
     launchers = _launchers(threads, operations) if events else {}
     for event in events:
         writer.add_device_event(event, launchers.get(event.launched_by))

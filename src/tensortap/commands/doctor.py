@@ -1,0 +1,177 @@
+"""`tensortap doctor`: what works here."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensortap.commands.common import print_json
+
+HELP = "check this installation: versions, interceptor, compiler, what would be watched"
+DESCRIPTION = """Check what tensortap finds and can do here, by trying it on a small training
+step. The exit code is 1 if something that is needed does not work.
+
+  tensortap doctor           everything
+  tensortap doctor --quick   without importing a framework
+"""
+
+PACKAGES = ("numpy", "protobuf", "tensorboard", "ml_dtypes", "rich", "grpcio")
+FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        status: `good`, `note` (works, but not as well as it could) or `bad`.
+        fix: what to do about it.
+    """
+
+    name: str
+    status: str
+    text: str
+    fix: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("--quick", action="store_true", help="do not import a framework")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the command."""
+    checks = [*_versions(), _kernel(), *_settings()]
+    if not options.quick and _version("torch") is not None:
+        checks += _torch()
+    is_good = all(check.status != "bad" for check in checks)
+    if options.json:
+        print_json({"is_good": is_good, "checks": [asdict(check) for check in checks]})
+    else:
+        _show(checks)
+    return 0 if is_good else 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> list[Check]:
+    checks = [
+        Check("tensortap", "good", f"{_version('tensortap')}"),
+        Check(
+            "Python",
+            "good",
+            f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}",
+        ),
+    ]
+    for package in PACKAGES:
+        version = _version(package)
+        if version is None:
+            checks.append(Check(package, "note", "not installed", f"pip install {package}"))
+        else:
+            checks.append(Check(package, "good", version))
+    found = {name: version for name in FRAMEWORKS if (version := _version(name)) is not None}
+    checks += [Check(name, "good", version) for name, version in found.items()]
+    if not found:
+        checks.append(
+            Check(
+                "framework",
+                "note",
+                "none: directories can be read, programs not watched",
+                "pip install 'tensortap[torch]'",
+            )
+        )
+    return checks
+
+
+def _kernel() -> Check:
+    from tensortap.ops import kernel
+
+    try:
+        native = kernel.native()
+    except Exception as error:
+        return Check("kernel", "bad", str(error), "unset TENSORTAP_KERNEL")
+    if native is None:
+        return Check(
+            "kernel", "note", "NumPy: summaries are several times slower", "reinstall where a C compiler is"
+        )
+    return Check("kernel", "good", f"native, {kernel.isa()}")
+
+
+def _settings() -> list[Check]:
+    return [
+        Check(name, "good", os.environ[name])
+        for name in sorted(os.environ)
+        if name.startswith(("TENSORTAP_", "TFDBG_"))
+    ]
+
+
+def _torch() -> list[Check]:
+    """What the PyTorch engine can do, tried."""
+    try:
+        return [*_interceptor(), _trial()]
+    except Exception as error:
+        return [Check("PyTorch engine", "bad", f"{type(error).__name__}: {error}")]
+
+
+def _interceptor() -> list[Check]:
+    from tensortap.engines.torch.native import build
+    from tensortap.errors import NativeBuildError
+
+    checks = []
+    try:
+        checks.append(Check("compiler", "good", " ".join(build._compiler())))
+    except NativeBuildError as error:
+        checks.append(Check("compiler", "note", error.reason, error.fix))
+    try:
+        checks.append(Check("interceptor", "good", f"native, {build.find_built(build.SOURCE)}"))
+    except NativeBuildError as error:
+        text = f"the native one is not built yet: {error.reason}"
+        checks.append(Check("interceptor", "note", text, "tensortap build"))
+    return checks
+
+
+def _trial() -> Check:
+    """A training step of a small model, watched as `tensortap run` would."""
+    import tempfile
+
+    from tensortap.analyze.facts import facts_of_dump, phase_of
+    from tensortap.engines.torch.trial import train_once
+    from tensortap.reader import SessionDir
+
+    with tempfile.TemporaryDirectory() as folder:
+        train_once(folder)
+        facts = facts_of_dump(SessionDir(folder).run(0))
+        counts: dict[str, int] = {}
+        for tensor in facts.tensors:
+            node = facts.node_of(tensor)
+            phase = "unknown" if node is None else phase_of(node)
+            counts[phase] = counts.get(phase, 0) + 1
+    said = ", ".join(f"{count} {phase}" for phase, count in counts.items())
+    missing = [phase for phase in ("forward", "backward", "optimizer") if phase not in counts]
+    if missing:
+        return Check("trial step", "bad", f"nothing was seen of: {', '.join(missing)}")
+    return Check("trial step", "good", f"{len(facts.tensors)} tensors watched: {said}")
+
+
+def _show(checks: list[Check]) -> None:
+    from tensortap.report.page import Page
+
+    page = Page()
+    marks: dict[str, Any] = {"good": ("✓", "green"), "note": ("!", "yellow"), "bad": ("✗", "bold red")}
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        page.line(marks[check.status], f" {check.name:<{width}}  ", check.text)
+        if check.fix:
+            page.line(f"  {'':<{width}}  ", (check.fix, "cyan"))
+    page.show()

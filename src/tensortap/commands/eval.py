@@ -1,0 +1,104 @@
+"""`tensortap eval`: an expression over tensors."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensortap.commands.common import add_run_arguments, open_run, print_json, say
+
+if TYPE_CHECKING:
+    from tensortap.reader import DebugDumpDir
+
+HELP = "work out an expression over tensors"
+DESCRIPTION = """Work out an expression over the recorded tensors of a run. Nothing is executed:
+it is parsed, and only arithmetic, comparisons, slices and functions of NumPy
+that are known to be safe are allowed. Names of tensors stand in back-ticks, so
+put the expression in single quotes.
+
+  tensortap eval dumps 'np.mean(`model/fc/addmm:0`[0])'
+  tensortap eval dumps '`model/fc/addmm:0`.max(-1) > 3' --run 2
+  tensortap eval dumps 'np.linalg.norm(`gradients/model/fc/weight:0`)'
+  tensortap eval dumps '`loop/add:0[3]` - `loop/add:0[2]`'  two executions
+  tensortap eval dumps '`x:0:DebugNumericSummary`[2]'       another debug op
+  tensortap eval dumps '`model/fc/addmm:0`.T' -o out.npy    into a file
+"""
+
+ELEMENTS_SHOWN = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_run_arguments(parser)
+    parser.add_argument("expression", metavar="EXPRESSION", help="with names of tensors in `back-ticks`")
+    parser.add_argument("-a", "--all", action="store_true", help="print all elements")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.npy", help="write the result to a file")
+    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the command."""
+    import numpy as np
+
+    from tensortap.analyze.expression import Expression
+    from tensortap.commands.show import print_value, write_value
+
+    expression = Expression(options.expression)
+    dump = open_run(options)
+    result = expression.evaluate(lambda reference: _load(dump, reference))
+    if options.output is not None:
+        write_value(np.asarray(result), options.output, options.force)
+    if options.json:
+        array = np.asarray(result)
+        shown = array.tolist() if options.all or array.size <= ELEMENTS_SHOWN else None
+        print_json(
+            {
+                "expression": options.expression,
+                "run": dump.dump_root.name,
+                "dtype": str(array.dtype),
+                "shape": list(array.shape),
+                "value": shown,
+            }
+        )
+        return 0
+    if options.output is None:
+        print_value(result, show_all=options.all)
+    say(dump.notices)
+    return 0
+
+
+def _load(dump: DebugDumpDir, text: str) -> Any:
+    """The record that stands between back-ticks."""
+    from tensortap.analyze.expression import ExpressionError, parse_reference
+    from tensortap.analyze.names import meant
+
+    reference = parse_reference(text)
+    data = [
+        datum
+        for datum in dump.dumped_tensor_data
+        if datum.tensor_name == reference.tensor and reference.device in (None, datum.device_name)
+    ]
+    if not data:
+        names = {datum.tensor_name for datum in dump.dumped_tensor_data}
+        raise ExpressionError(
+            f"{dump.dump_root.name} has no tensor {reference.tensor!r}.{meant(reference.tensor, names)}"
+        )
+    op = reference.debug_op or "DebugIdentity"
+    chosen = [datum for datum in data if datum.debug_op == op]
+    if not chosen:
+        there = sorted({datum.debug_op for datum in data})
+        raise ExpressionError(
+            f"The value of {reference.tensor!r} was not recorded, only {', '.join(there)}; watch it with {op}, or "
+            f"write `{reference.tensor}:{there[0]}`."
+        )
+    try:
+        value = chosen[reference.execution].get_tensor()
+    except IndexError:
+        raise ExpressionError(
+            f"{reference.tensor!r} was executed {len(chosen)} times; there is no execution {reference.execution}."
+        ) from None
+    if not hasattr(value, "dtype"):
+        raise ExpressionError(f"{reference.tensor!r} had no value.")
+    return value

@@ -1,0 +1,217 @@
+"""`tensortap health`: how training is doing, run by run."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from tensortap.commands.common import (
+    add_run_arguments,
+    checked_regex,
+    open_directory,
+    open_run,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from tensortap.analyze.overview import Overview
+
+HELP = "show the health of every run, or of every tensor of one; also while it grows"
+DESCRIPTION = """Show how training is doing: bad tensors, loss, norm of gradients and
+parameters, largest value, run by run.
+
+With --run, or on a run directory, the health of its tensors is listed.
+--follow waits for more runs until Ctrl-C.
+
+  tensortap health dumps                       every run
+  tensortap health dumps --follow              and those to come
+  tensortap health dumps --run -1              the tensors of the last run
+  tensortap health dumps --run 3 -n grad -s magnitude
+                                               gradients, largest first
+"""
+
+SORT_KEYS = ("time", "magnitude", "std", "zero")
+_WIDTHS = (5, 5, 7, 5, 5, 10, 10, 10, 10)
+_HEADINGS = ("run", "step", "tensors", "nan", "inf", "loss", "grad norm", "weights", "largest")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_run_arguments(parser)
+    parser.add_argument(
+        "-n", "--name", metavar="REGEX", help="with --run: only tensors whose name contains this"
+    )
+    parser.add_argument(
+        "-s", "--sort", choices=SORT_KEYS, default="time", help="with --run: order of the tensors"
+    )
+    parser.add_argument("--follow", action="store_true", help="wait for more runs")
+    parser.add_argument(
+        "--every", type=float, default=0.5, metavar="SECONDS", help="how often to look (default 0.5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON; with --follow one object per line")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the command."""
+    from tensortap.reader import SessionDir
+
+    if options.follow:
+        _wait_for_directory(options)
+    found = open_directory(options.directory)
+    if not isinstance(found, SessionDir) or options.run is not None:
+        return _tensors(options)
+    if options.name is not None or options.sort != "time":
+        raise ValueError("-n and -s are about the tensors of a run; name one with --run.")
+    return _follow(found, options) if options.follow else _runs(found, options)
+
+
+def _runs(session: Any, options: argparse.Namespace) -> int:
+    from tensortap.report.page import progress
+
+    rows = [
+        row
+        for ref in progress(session.runs, len(session.runs), "runs")
+        if (row := _overview(ref)) is not None and options.task in (None, row.rank)
+    ]
+    if options.json:
+        print_json({"runs": [each.as_dict() for each in rows], "notices": session.notices})
+    else:
+        _heading()
+        for row in rows:
+            _line(row, len({each.rank for each in rows}) > 1)
+        say(session.notices)
+    return 0
+
+
+def _overview(ref: Any) -> Overview | None:
+    from tensortap.analyze.facts import facts_of_dump
+    from tensortap.analyze.overview import overview_of
+
+    try:
+        return overview_of(facts_of_dump(ref.open(validate=False)))
+    except (OSError, ValueError) as error:
+        say([f"The run {ref.name} cannot be read: {error}"])
+        return None
+
+
+def _wait_for_directory(options: argparse.Namespace) -> None:
+    """A program that has only just been started has not made its directory yet."""
+    said = False
+    while True:
+        try:
+            open_directory(options.directory)
+        except ValueError as error:
+            if "is a file" in str(error):
+                raise
+        else:
+            return
+        if not said:
+            say([f"Waiting for {str(options.directory)!r}; Ctrl-C ends."])
+            said = True
+        time.sleep(options.every)
+
+
+def _follow(session: Any, options: argparse.Namespace) -> int:
+    """Print runs as they are finished; the last one is waited for until it is, or until the next begins."""
+    if not options.json:
+        _heading()
+    shown: set[str] = set()
+    try:
+        while True:
+            session.refresh()
+            waiting = [ref for ref in session.runs if ref.name not in shown]
+            for ref in waiting:
+                if ref is session.runs[-1] and not _is_finished(ref):
+                    continue
+                shown.add(ref.name)
+                row = _overview(ref)
+                if row is None or options.task not in (None, row.rank):
+                    continue
+                if options.json:
+                    _json_line(row)
+                else:
+                    _line(row, False)
+            time.sleep(options.every)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _is_finished(ref: Any) -> bool:
+    from tensortap.store.source import open_run
+
+    try:
+        return bool(getattr(open_run(ref.path), "status", "finished") != "running")
+    except (OSError, ValueError):
+        return False
+
+
+def _json_line(row: Overview) -> None:
+    import json
+
+    from tensortap.commands.common import plain
+
+    print(json.dumps(plain(row.as_dict()), allow_nan=False), flush=True)
+
+
+def _heading() -> None:
+    cells = [heading.rjust(width) for heading, width in zip(_HEADINGS, _WIDTHS, strict=True)]
+    print(" ".join(cells), flush=True)
+
+
+def _line(row: Overview, with_rank: bool) -> None:
+    from tensortap.report.page import Page
+
+    numbers = (row.loss, row.gradients, row.parameters, row.largest)
+    cells = [
+        str(row.run),
+        str(row.step),
+        str(row.tensors),
+        str(row.nan or "-"),
+        str(row.inf or "-"),
+        *("-" if each is None else f"{each:.4g}" for each in numbers),
+    ]
+    texts = [cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)]
+    page = Page()
+    style = "red" if row.nan or (row.loss is not None and row.loss != row.loss) else ""
+    page.line((" ".join(texts), style), f"  rank {row.rank}" if with_rank else "")
+    page.show()
+
+
+def _tensors(options: argparse.Namespace) -> int:
+    from tensortap.analyze.facts import facts_of_dump
+    from tensortap.report.page import Page
+    from tensortap.report.words import health_piece
+
+    facts = facts_of_dump(open_run(options))
+    pattern = checked_regex(options.name)
+    rows = [(tensor, health) for tensor, health in facts if pattern is None or pattern.search(tensor)]
+    if options.sort == "zero":
+        rows.sort(key=lambda row: -(row[1].zero / max(row[1].elements, 1)))
+    elif options.sort == "std":
+        rows.sort(key=lambda row: -row[1].variance if row[1].variance >= 0 else 0.0)
+    elif options.sort == "magnitude":
+        rows.sort(key=lambda row: (not row[1].is_bad, -row[1].magnitude))
+    if options.json:
+        described = [{"tensor": tensor, "health": health.as_dict()} for tensor, health in rows]
+        print_json({"run": facts.info.index, "step": facts.info.global_step, "tensors": described})
+        return 0
+    page = Page()
+    page.table(
+        ["mean", "std", "zero", "tensor", "health"],
+        [
+            [
+                f"{health.mean:.3g}" if health.finite else "-",
+                f"{health.variance**0.5:.3g}" if health.finite and health.variance >= 0 else "-",
+                f"{100 * health.zero / health.elements:.0f}%" if health.elements and health.zero else "-",
+                tensor,
+                health_piece(health),
+            ]
+            for tensor, health in rows
+        ],
+        right=("mean", "std", "zero"),
+    )
+    page.show()
+    say(facts.notices)
+    return 0

@@ -1,0 +1,635 @@
+"""Healthy programs: architectures of the transformers library, built small from their configs, and plain PyTorch.
+
+Their batches have padding, causal masks and labels to ignore, because masks are where infinities are intended.
+A case is a function that returns a `Program`; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tests.analyze.planted import Program, trained
+
+STEPS = 3
+WORDS, LENGTH, WIDTH = 32, 7, 16
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """A program in which nothing is wrong; a slow one is left out of the usual test run."""
+
+    name: str
+    build: Callable[[], Program]
+    is_slow: bool = False
+
+
+HEALTHY: list[Healthy] = []
+
+
+def healthy(build):
+    HEALTHY.append(Healthy(build.__name__, build))
+    return build
+
+
+# --- transformers -----------------------------------------------------------------------------------------
+
+SMALL = {
+    "vocab_size": WORDS,
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""What most configs call their sizes."""
+
+GROUPED = {**SMALL, "num_key_value_heads": 1, "head_dim": 8}
+OLD = {
+    **SMALL,
+    "n_embd": WIDTH,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 32,
+    "d_model": WIDTH,
+    "n_layers": 2,
+}
+TWO_STACKS = {
+    **SMALL,
+    "d_model": WIDTH,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "decoder_start_token_id": 1,
+}
+IMAGE = {
+    **SMALL,
+    "image_size": 16,
+    "patch_size": 4,
+    "num_channels": 3,
+    "num_labels": 3,
+}
+STAGES = {
+    "image_size": 16,
+    "patch_size": 2,
+    "num_channels": 3,
+    "num_labels": 3,
+    "embed_dim": 8,
+    "depths": [2, 1],
+    "num_heads": [2, 2],
+    "window_size": 4,
+}
+"""A model that shrinks its picture; its shifted windows mask each other."""
+SPEECH = {
+    **SMALL,
+    "conv_dim": [8, 8],
+    "conv_kernel": [4, 4],
+    "conv_stride": [2, 2],
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "mask_time_length": 2,
+}
+
+
+def text(side="right", labels=True, **more):
+    """Sentences of two lengths, padded at one side; what is padding is not predicted."""
+
+    def batch():
+        ids = torch.randint(3, WORDS, (2, LENGTH))
+        kept = torch.ones(2, LENGTH, dtype=torch.long)
+        kept[1, 4:] = 0
+        if side == "left":
+            kept = kept.flip(1)
+        ids = ids * kept
+        inputs = {"input_ids": ids, "attention_mask": kept}
+        if labels:
+            inputs["labels"] = ids.masked_fill(kept == 0, -100)
+        return inputs | {name: make() for name, make in more.items()}
+
+    return batch
+
+
+def masked_text():
+    """A masked language model predicts a few words only."""
+    inputs = text()()
+    inputs["labels"][:, 2:] = -100
+    return inputs
+
+
+def two_texts():
+    """An encoder reads padded text, a decoder writes padded text."""
+    inputs = text()()
+    return inputs | {"labels": text()()["labels"][:, :5].contiguous()}
+
+
+def images():
+    return {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 2])}
+
+
+def images_and_texts():
+    kept = text(labels=False)()
+    return {**kept, "pixel_values": torch.randn(2, 3, 16, 16), "return_loss": torch.tensor(True)}
+
+
+def sounds():
+    """Two sounds, one of them padded, with letters to recognise."""
+    kept = torch.ones(2, 80, dtype=torch.long)
+    kept[1, 60:] = 0
+    labels = torch.tensor([[3, 4, 5], [6, 7, -100]])
+    return {"input_values": torch.randn(2, 80) * kept, "attention_mask": kept, "labels": labels}
+
+
+def spectrograms():
+    labels = torch.randint(3, WORDS, (2, 6))
+    labels[1, 4:] = -100
+    return {"input_features": torch.randn(2, 8, 16), "labels": labels}
+
+
+def architecture(name, config, sizes, batch, *, is_slow=False, **more):
+    """Add a model of the library, in training mode with dropout as configured."""
+
+    def build():
+        import transformers
+
+        settings = getattr(transformers, config)(**{**sizes, **more})
+        model = getattr(transformers, name)(settings).train()
+        feeds = [batch() for _ in range(STEPS)]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return trained(model, lambda model, **inputs: model(**inputs).loss, feeds, optimizer)
+
+    HEALTHY.append(Healthy(name, build, is_slow))
+
+
+architecture("BertForMaskedLM", "BertConfig", SMALL, masked_text)
+architecture(
+    "RobertaForMaskedLM", "RobertaConfig", SMALL, masked_text, pad_token_id=1, max_position_embeddings=34
+)
+architecture(
+    "DistilBertForMaskedLM",
+    "DistilBertConfig",
+    SMALL,
+    masked_text,
+    dim=WIDTH,
+    hidden_dim=32,
+    n_heads=2,
+    n_layers=2,
+)
+architecture("AlbertForMaskedLM", "AlbertConfig", SMALL, masked_text, embedding_size=8)
+architecture("ElectraForMaskedLM", "ElectraConfig", SMALL, masked_text, embedding_size=8)
+architecture(
+    "DebertaV2ForMaskedLM",
+    "DebertaV2Config",
+    SMALL,
+    masked_text,
+    relative_attention=True,
+    position_buckets=4,
+    pos_att_type=["p2c", "c2p"],
+)
+architecture("MPNetForMaskedLM", "MPNetConfig", SMALL, masked_text, max_position_embeddings=34)
+architecture(
+    "ModernBertForMaskedLM",
+    "ModernBertConfig",
+    SMALL,
+    masked_text,
+    cls_token_id=1,
+    sep_token_id=2,
+    local_attention=4,
+)
+architecture(
+    "XLNetLMHeadModel",
+    "XLNetConfig",
+    {"vocab_size": WORDS, "d_model": WIDTH, "n_layer": 2, "n_head": 2, "d_inner": 32},
+    text("left"),
+)
+architecture("GPT2LMHeadModel", "GPT2Config", OLD, text("left"))
+architecture("GPTNeoXForCausalLM", "GPTNeoXConfig", SMALL, text("left"))
+architecture("GPTJForCausalLM", "GPTJConfig", OLD, text("left"), rotary_dim=4)
+architecture("LlamaForCausalLM", "LlamaConfig", GROUPED, text("left"))
+architecture("MistralForCausalLM", "MistralConfig", GROUPED, text("left"), sliding_window=3)
+architecture(
+    "MixtralForCausalLM",
+    "MixtralConfig",
+    GROUPED,
+    text("left"),
+    num_local_experts=4,
+    output_router_logits=True,
+)
+architecture("Qwen2ForCausalLM", "Qwen2Config", GROUPED, text("left"))
+architecture(
+    "Qwen3MoeForCausalLM",
+    "Qwen3MoeConfig",
+    GROUPED,
+    text("left"),
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+)
+architecture("GemmaForCausalLM", "GemmaConfig", GROUPED, text("left"))
+architecture("Gemma2ForCausalLM", "Gemma2Config", GROUPED, text("left"), sliding_window=3)
+architecture("PhiForCausalLM", "PhiConfig", GROUPED, text("left"))
+architecture("FalconForCausalLM", "FalconConfig", OLD, text("left"), alibi=True)
+architecture(
+    "OPTForCausalLM", "OPTConfig", SMALL, text("left"), ffn_dim=32, word_embed_proj_dim=WIDTH, pad_token_id=0
+)
+architecture("BloomForCausalLM", "BloomConfig", OLD, text("left"))
+architecture("MptForCausalLM", "MptConfig", OLD, text("left"), max_seq_len=32)
+architecture(
+    "GptOssForCausalLM", "GptOssConfig", GROUPED, text("left"), num_local_experts=4, sliding_window=3
+)
+architecture("MambaForCausalLM", "MambaConfig", SMALL, text("left"), state_size=4, conv_kernel=3)
+architecture(
+    "T5ForConditionalGeneration",
+    "T5Config",
+    OLD,
+    two_texts,
+    d_kv=8,
+    d_ff=32,
+    num_layers=2,
+    num_heads=2,
+    decoder_start_token_id=0,
+)
+architecture("BartForConditionalGeneration", "BartConfig", TWO_STACKS, two_texts)
+architecture(
+    "WhisperForConditionalGeneration",
+    "WhisperConfig",
+    TWO_STACKS,
+    spectrograms,
+    num_mel_bins=8,
+    max_source_positions=8,
+    max_target_positions=16,
+)
+architecture("Wav2Vec2ForCTC", "Wav2Vec2Config", SPEECH, sounds)
+architecture("ViTForImageClassification", "ViTConfig", IMAGE, images)
+architecture("SwinForImageClassification", "SwinConfig", STAGES, images)
+architecture(
+    "CLIPModel", "CLIPConfig", {}, images_and_texts, text_config=SMALL, vision_config=IMAGE, projection_dim=8
+)
+
+# --- plain PyTorch ----------------------------------------------------------------------------------------
+
+
+def pictures(count=STEPS, size=8):
+    return [{"x": torch.randn(4, 3, size, size), "y": torch.randint(0, 5, (4,))} for _ in range(count)]
+
+
+def classified(model, x, y):
+    return F.cross_entropy(model(x), y)
+
+
+def squares(model, x):
+    return model(x).pow(2).mean()
+
+
+@healthy
+def convolutions():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, padding=1),  # pads with −inf
+        nn.Conv2d(8, 8, 3),
+        nn.GELU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(8, 5),
+    )
+    return trained(model, classified, pictures(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+
+
+@healthy
+def residual_block_with_batch_norm():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+            self.norms = nn.ModuleList([nn.BatchNorm2d(3), nn.BatchNorm2d(3)])
+            self.head = nn.Linear(3, 5)
+
+        def forward(self, x):
+            h = F.relu(self.norms[0](self.first(x)), inplace=True)
+            h = self.norms[1](self.second(h))
+            h += x
+            return self.head(F.relu(h).mean((2, 3)))
+
+    model = Residual()
+    return trained(model, classified, pictures(), torch.optim.Adam(model.parameters()))
+
+
+@healthy
+def recurrent_language_model():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(WORDS, WIDTH, padding_idx=0)
+            self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+            self.head = nn.Linear(WIDTH, WORDS)
+
+        def forward(self, ids, lengths):
+            packed = nn.utils.rnn.pack_padded_sequence(self.embedding(ids), lengths, batch_first=True)
+            out, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+            return self.head(out)
+
+    def loss(model, ids, lengths):
+        return F.cross_entropy(
+            model(ids, lengths)[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0
+        )
+
+    feeds = []
+    for _ in range(STEPS):
+        ids = torch.randint(1, WORDS, (2, LENGTH))
+        ids[1, 4:] = 0
+        feeds.append({"ids": ids, "lengths": torch.tensor([LENGTH, 4])})
+    model = Recurrent()
+    return trained(model, loss, feeds, torch.optim.RMSprop(model.parameters()))
+
+
+@healthy
+def generator_and_discriminator():
+    generator = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2), nn.Linear(8, 6), nn.Tanh())
+    discriminator = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
+    optimizers = {
+        "generator": torch.optim.Adam(generator.parameters(), betas=(0.5, 0.999)),
+        "discriminator": torch.optim.Adam(discriminator.parameters(), betas=(0.5, 0.999)),
+    }
+
+    def step(x):
+        fake = generator(torch.randn(len(x), 4))
+        real_score, fake_score = discriminator(x), discriminator(fake.detach())
+        ones, zeros = torch.ones_like(real_score), torch.zeros_like(fake_score)
+        wrong = F.binary_cross_entropy_with_logits
+        optimizers["discriminator"].zero_grad()
+        judged = wrong(real_score, ones) + wrong(fake_score, zeros)
+        judged.backward()
+        optimizers["discriminator"].step()
+        optimizers["generator"].zero_grad()
+        fooled = wrong(discriminator(fake), ones)
+        fooled.backward()
+        optimizers["generator"].step()
+        return {"judged": judged, "fooled": fooled, "loss": fooled}
+
+    modules = {"generator": generator, "discriminator": discriminator}
+    return Program(step, modules, optimizers, [{"x": torch.rand(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def variational_autoencoder():
+    class Autoencoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(6, 8), nn.Linear(4, 6)
+
+        def forward(self, x):
+            mean, log_variance = self.encoder(x).chunk(2, -1)
+            code = mean + torch.exp(log_variance / 2) * torch.randn_like(mean)
+            divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1) / 2
+            seen = F.binary_cross_entropy(torch.sigmoid(self.decoder(code)), x, reduction="none").sum(-1)
+            return (seen + divergence).mean()
+
+    # Pixels that are exactly black or white: the loss holds 0·log(…).
+    feeds = [{"x": torch.rand(5, 6).round()} for _ in range(STEPS)]
+    return trained(Autoencoder(), lambda model, x: model(x), feeds)
+
+
+@healthy
+def attention_with_infinite_masks():
+    class Attention(nn.Module):
+        """Padding and the future are masked with −inf, each in a way people write it."""
+
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+            self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+            self.register_buffer("causal", torch.full((LENGTH, LENGTH), -torch.inf).triu(1))
+
+        def forward(self, ids):
+            h = self.embedding(ids)
+            scores = self.query(h) @ self.key(h).transpose(-1, -2) / WIDTH**0.5 + self.causal
+            scores = scores.masked_fill((ids == 0)[:, None, :], float("-inf"))
+            return self.head(scores.softmax(-1) @ self.value(h))
+
+    def loss(model, ids):
+        return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)
+
+    feeds = []
+    for _ in range(STEPS):
+        ids = torch.randint(1, WORDS, (2, LENGTH))
+        ids[1, 4:] = 0
+        feeds.append({"ids": ids})
+    return trained(Attention(), loss, feeds)
+
+
+@healthy
+def translation_with_library_layers():
+    class Translation(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+            self.transformer = nn.Transformer(WIDTH, 2, 1, 1, 32, batch_first=True)
+
+        def forward(self, source, target):
+            causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+            padding = torch.zeros(source.shape).masked_fill(source == 0, float("-inf"))
+            out = self.transformer(
+                self.embedding(source),
+                self.embedding(target),
+                tgt_mask=causal,
+                src_key_padding_mask=padding,
+                memory_key_padding_mask=padding,
+            )
+            return self.head(out)
+
+    def loss(model, source, target):
+        return F.cross_entropy(
+            model(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten(), ignore_index=0
+        )
+
+    feeds = []
+    for _ in range(STEPS):
+        source, target = torch.randint(1, WORDS, (2, LENGTH)), torch.randint(1, WORDS, (2, 5))
+        source[1, 4:], target[1, 3:] = 0, 0
+        feeds.append({"source": source, "target": target})
+    return trained(Translation(), loss, feeds)
+
+
+@healthy
+def mixed_precision_with_bfloat16():
+    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.SiLU(), nn.Linear(16, 5))
+
+    def loss(model, x, y):
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(model(x), y)
+
+    feeds = [{"x": torch.randn(4, 6), "y": torch.randint(0, 5, (4,))} for _ in range(STEPS)]
+    return trained(model, loss, feeds, torch.optim.AdamW(model.parameters()))
+
+
+@healthy
+def gradient_scaler_that_skips_a_step():
+    """A scaler begins with a scale far too large, sees infinite gradients, skips that step and tries a smaller one."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=1000)
+
+    def step(x):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = model(x).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return {"loss": loss}
+
+    feeds = [{"x": torch.randn(4, 6) * 10} for _ in range(STEPS)]
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
+
+
+@healthy
+def activation_checkpointing():
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(
+                nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
+            )
+
+        def forward(self, x):
+            causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            for block in self.blocks:
+                x = checkpoint(block, x, causal, use_reentrant=False)
+            return x
+
+    model = Deep()
+    feeds = [{"x": torch.randn(2, 5, 8)} for _ in range(STEPS)]
+    return trained(model, squares, feeds, torch.optim.AdamW(model.parameters()))
+
+
+@healthy
+def weight_and_spectral_norm():
+    model = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)),
+        nn.ELU(),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
+        nn.Softplus(),
+        nn.Linear(8, 2),
+    )
+    return trained(model, squares, [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def experts_with_infinite_routing():
+    class Experts(nn.Module):
+        """The two best experts of each word; the others are routed to with −inf."""
+
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(8, 4)
+            self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            scores = self.gate(x)
+            best, chosen = scores.topk(2, -1)
+            routed = torch.full_like(scores, float("-inf")).scatter(-1, chosen, best).softmax(-1)
+            out = torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                rows = (chosen == number).any(-1)
+                out[rows] += routed[rows, number, None] * expert(x[rows])
+            return out
+
+    model = Experts()
+    return trained(
+        model, squares, [{"x": torch.randn(6, 8)} for _ in range(STEPS)], torch.optim.Adam(model.parameters())
+    )
+
+
+@healthy
+def best_so_far_begins_at_infinity():
+    """Running minima begin at +inf, and the step keeps them."""
+    model = nn.Linear(6, 2)
+    best = torch.tensor(float("inf"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x):
+        nonlocal best
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        best = torch.minimum(best, loss.detach())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return {"loss": loss, "best": best}
+
+    return Program(
+        step, {"model": model}, {"optimizer": optimizer}, [{"x": torch.randn(4, 6)} for _ in range(STEPS)]
+    )
+
+
+@healthy
+def policy_over_legal_moves():
+    """Illegal moves have a probability of exactly zero: their logarithm is −inf, and nobody takes them."""
+    model = nn.Linear(6, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(state, legal):
+        optimizer.zero_grad()
+        logits = model(state).masked_fill(~legal, float("-inf"))
+        policy = torch.distributions.Categorical(logits=logits)
+        move = policy.sample()
+        reward = (move == 0).float()
+        loss = -(policy.log_prob(move) * (reward - reward.mean())).mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    legal = torch.tensor([[True, True, False, True], [True, False, False, True], [True, True, True, True]])
+    feeds = [{"state": torch.randn(3, 6), "legal": legal} for _ in range(STEPS)]
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
+
+
+@healthy
+def speech_with_ctc():
+    """The forward variables of CTC are −inf and NaN where no alignment is possible."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
+
+    def loss(model, x, letters):
+        scores = model(x).log_softmax(-1).transpose(0, 1)
+        return F.ctc_loss(scores, letters, torch.tensor([9, 6]), torch.tensor([3, 2]), zero_infinity=True)
+
+    feeds = [{"x": torch.randn(2, 9, 6), "letters": torch.randint(1, 5, (2, 3))} for _ in range(STEPS)]
+    return trained(model, loss, feeds)
+
+
+@healthy
+def beam_search_between_steps():
+    """Scores of beams that do not exist yet are −inf; the best are taken by topk."""
+    model = nn.Linear(WIDTH, WORDS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            beams = torch.full((len(x), 3), float("-inf"))
+            beams[:, 0] = 0
+            for _ in range(2):
+                scores = model(x).log_softmax(-1)[:, None] + beams[..., None]
+                beams, _ = scores.flatten(1).topk(3)
+        return {"loss": loss, "best": beams[:, 0]}
+
+    return Program(
+        step, {"model": model}, {"optimizer": optimizer}, [{"x": torch.randn(2, WIDTH)} for _ in range(STEPS)]
+    )
