@@ -8,8 +8,8 @@ BIN := .venv/bin
 help: ## List the words
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-demo: .venv/torch.done ## Train a small model with hooks and see what they saw
-	$(BIN)/python examples/hooks.py
+demo: .venv/torch.done ## Train a small model with a bug in it, and be told which line it is
+	$(BIN)/tensortap run examples/sentiment.py
 
 test: .venv/dev.done ## Run all tests
 	$(BIN)/python -m pytest -n 2
@@ -25,7 +25,7 @@ bench: .venv/torch.done ## Measure what watching costs
 	$(BIN)/python benchmarks/reader.py
 
 clean: ## Remove the environment and caches
-	rm -rf build src/tensortap/ops/*.so .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build src/tensortap/ops/*.so .venv .mypy_cache .ruff_cache .pytest_cache tensortap-runs
 
 # PyTorch first, by name and version: a CPU build satisfies the extras, and no resolver replaces it.
 .venv/torch.done: pyproject.toml setup.py $(wildcard native/*)

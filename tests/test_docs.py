@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import tensortap as tt
+from tensortap.server import DebugServer
 
 ROOT = Path(__file__).parent.parent
 
@@ -104,6 +105,14 @@ def test_dumping_page(names, tmp_path, monkeypatch):
     exec(reading.replace('"dumps"', '"all"'), names)
     assert len(names["history"]) == 1
     assert names["first_bad"] == []
+
+
+def test_streaming_page(names, tmp_path):
+    hook, options = blocks("docs/stream.md")
+    with DebugServer(tmp_path, http_port=None) as server:
+        exec(hook.replace("localhost:6064", server.address), names)
+        assert len(list(server.root.glob("*/run_*"))) == 1
+    exec(options, names)
 
 
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=lambda p: p.name)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import tensortap as tt
 
@@ -308,6 +310,102 @@ def second_model_in_the_same_step():
         return {"loss": loss}
 
     return Program(step, {"first": first, "second": second}, {"optimizer": optimizer}, batches())
+
+
+@plant("model/log", "log-of-negative", module="model")
+def recomputed_from_a_checkpoint():
+    def between(h):
+        return checkpoint(inner, h, use_reentrant=False)
+
+    def inner(h):
+        return torch.log(h)  # here
+
+    return trained(Net(between), squares, batches())
+
+
+@plant("gradients/model/mul/div", "division-by-zero", phase="backward", module="model")
+def custom_function():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient / (x - x)  # here
+
+    return trained(Net(Twice.apply), squares, batches())
+
+
+@plant("model/sqrt", "sqrt-of-negative", module="model")
+def tied_weights():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.there, self.back = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.back.weight = self.there.weight
+
+        def forward(self, x):
+            return torch.sqrt(self.back(self.there(x)))  # here
+
+    return trained(Tied(), squares, batches())
+
+
+@plant("div_2", "division-by-zero")
+def gradient_accumulation():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        for part in range(3):
+            y = model(x)
+            if part == 2:
+                y = y / (y - y)  # here
+            (y.pow(2).mean() / 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Program(step, {"model": model}, {"optimizer": optimizer}, batches())
+
+
+@plant("nll_loss_forward", "mean-of-nothing")
+def every_target_ignored():
+    def loss(model, x):
+        return F.cross_entropy(model(x), torch.full((len(x),), -100))  # here
+
+    return trained(Net(), loss, batches())
+
+
+@plant("nll_loss_forward", "masked-target")
+def target_that_is_masked():
+    def loss(model, x):
+        logits = model(x).masked_fill(torch.tensor([True, False]), float("-inf"))
+        return F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))  # here
+
+    return trained(Net(), loss, batches())
+
+
+@plant("model/mul", "overflow", module="model")
+def float16_model():
+    def between(h):
+        return h * 300  # here
+
+    model = Net(between).half()
+    return trained(model, lambda model, x: model(x.half() * 500).pow(2).mean(), batches())
+
+
+@plant("optimizer/Adam/foreach_addcdiv_", "epsilon-too-small", phase="optimizer", module="model/first")
+def optimizer_over_lists():
+    model = Net(lambda h: h * 0)
+    return trained(model, squares, batches(), torch.optim.Adam(model.parameters(), eps=0.0, foreach=True))
+
+
+@plant("optimizer/Adam/fused_adam_", "epsilon-too-small", phase="optimizer", module="model/first")
+def fused_optimizer():
+    model = Net(lambda h: h * 0)
+    return trained(model, squares, batches(), torch.optim.Adam(model.parameters(), eps=0.0, fused=True))
 
 
 # --- healthy, though there are infinities or NaN in them

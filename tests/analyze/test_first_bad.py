@@ -191,7 +191,7 @@ GOOD, BAD = {"x:0": [1.0, 2.0], "f:0": [0.0, 0.7]}, {"x:0": [0.0, 2.0], "f:0": [
 
 def test_the_rank_that_went_bad_first_is_named(tmp_path):
     """The others only got it: their operation took nothing bad and received the value."""
-    stores = [SessionStore(tmp_path, task=rank) for rank in range(3)]
+    stores = [SessionStore(tmp_path) for _ in range(3)]
     for rank, store in enumerate(stores):
         write_run(store, RunInfo(0, 10, 100, rank), GOOD, graph())
         received = graph("c10d::allreduce_")
@@ -230,3 +230,12 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path):
     report = search_session(SessionDir(tmp_path))
     assert report.first_bad is None
     assert any("cannot be read" in each for each in report.notices)
+
+
+def test_what_was_dropped_is_said(tmp_path):
+    with SessionStore(tmp_path) as store:
+        run = write_run(store, RunInfo(0, 0, 100), GOOD)
+        run.finish({device_name("cpu"): graph()}, {"written": 2, "dropped": 7})
+    report = search_session(SessionDir(tmp_path))
+    assert report.first_bad is None
+    assert any("7 records were dropped" in each for each in report.notices)

@@ -119,7 +119,7 @@ def test_several_steps_are_averaged(tmp_path, capsys):
     write(tmp_path / "timeline-10.json.gz", step=10, slower=3)
     _, out, _ = run(capsys, "profile", tmp_path, "--by", "op", "--top", "1")
     assert out.splitlines() == [
-        "2 steps (10, 100), each: 40 ms, ops running 80% of it; 5 ops",
+        "steps 10, 100, each: 40 ms, ops running 80% of it; 5 ops",
         "",
         " time  share  calls  op",
         "12 ms  37.5%      2  aten::addmm",
@@ -145,6 +145,8 @@ def test_json(tmp_path, capsys):
     assert found["module"][0]["micros_with_inner"] == 12_000
     assert found["peak"][0]["tensors"][0] == {"tensor": "gradients/model/1/addmm/mm", "bytes": 4096}
     assert "node" not in found
+    _, out, _ = run(capsys, "profile", tmp_path, "--by", "phase")
+    assert out.startswith("step 100 of ranks 0, 1, each: 30 ms")
 
 
 def test_traces_of_tensorflow_as_far_as_they_go(tmp_path, capsys):
@@ -189,6 +191,7 @@ def test_merge_puts_ranks_on_one_clock(tmp_path, capsys):
     assert [part["moved_micros"] for part in trace["otherData"]["tensortap"]["merged"]] == [0, 3000]
     # A merged trace can be asked, too.
     _, out, _ = run(capsys, "profile", tmp_path / "all.json.gz", "--by", "op")
+    assert out.startswith("2 steps: 23 ms from the first to the last; 5 ops each\n")
     assert out.splitlines()[3].split() == ["6", "ms", "37.5%", "2", "aten::addmm"]
 
 
@@ -201,6 +204,32 @@ def test_a_trace_without_a_clock_begins_at_zero_with_a_note(tmp_path, capsys):
     trace = json.loads((tmp_path / "all.json").read_text())
     check_trace(trace, nested=True)
     assert [e["ts"] for e in trace["traceEvents"] if e["name"] == "aten::mean"] == [8000, 8000]
+
+
+def test_steps_of_one_program_follow_each_other_in_its_lanes(tmp_path, capsys):
+    for step, start in ((2, 50 * MS), (1, 0)):  # whichever comes first
+        write(tmp_path / f"timeline-{step}.json", step=step, start_nanos=ZERO + start, show_memory=True)
+    run(
+        capsys,
+        "trace",
+        "merge",
+        tmp_path / "timeline-2.json",
+        tmp_path / "timeline-1.json",
+        "-o",
+        tmp_path / "all.json",
+    )
+    trace = json.loads((tmp_path / "all.json").read_text())
+    check_trace(trace, nested=True)
+    steps = [(e["name"], e["pid"], e["tid"], e["ts"]) for e in trace["traceEvents"] if e.get("cat") == "Step"]
+    assert [step[0] for step in steps] == ["step 1", "step 2"]
+    assert steps[0][1:3] == steps[1][1:3]
+    assert steps[1][3] == 50_000
+    names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"]
+    assert names == [
+        "Allocators",
+        "/job:localhost/replica:0/task:0/device:CPU:0 Compute",
+        "/job:localhost/replica:0/task:0/device:CPU:0 Tensors",
+    ]
 
 
 def test_clocks_of_several_hosts_are_trusted_with_a_note(tmp_path, capsys):
@@ -299,7 +328,7 @@ FACTS = st.dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(EVENTS, max_size=6), FACTS)
 def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(tmp_path, capsys, events, facts):
     odd = tmp_path / "timeline-1.json"
@@ -329,7 +358,7 @@ def test_merge_refuses_what_would_be_regretted(tmp_path, capsys):
     one, two = write(tmp_path / "timeline-1.json"), write(tmp_path / "timeline-2.json")
     assert "must end in .json or .json.gz" in run(capsys, "trace", "merge", one, two, "-o", tmp_path / "x")[2]
     assert "use --force" in run(capsys, "trace", "merge", one, two, "-o", one)[2]
-    assert "name two traces or more" in run(capsys, "trace", "merge", one, one, "-o", tmp_path / "x.json")[2]
+    assert "name two or more" in run(capsys, "trace", "merge", one, one, "-o", tmp_path / "x.json")[2]
     nowhere = tmp_path / "no" / "x.json"
     assert "There is no directory" in run(capsys, "trace", "merge", one, two, "-o", nowhere)[2]
     assert (

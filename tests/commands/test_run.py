@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -349,3 +351,17 @@ def test_ranks_share_a_directory_and_give_one_answer_that_names_the_rank(folder)
     finding = finding_of(directory)
     assert (finding.rank, finding.node, finding.step) == (1, "div", 3)
     assert sorted(SessionDir(directory).tasks()) == [0, 1]
+
+
+def test_the_two_lines_of_the_documentation(folder):
+    import torch
+    from torch import nn
+
+    page = (Path(__file__).parents[2] / "docs" / "run.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    model = nn.Linear(3, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = [(torch.ones(2, 3), torch.ones(2, 1))] * 2 + [(torch.ones(2, 3) / 0, torch.ones(2, 1))]
+    exec(example, {"model": model, "opt": opt, "loader": loader, "loss_fn": nn.functional.mse_loss})
+    finding = finding_of("dumps")
+    assert (finding.phase, finding.step) == ("input", 2)

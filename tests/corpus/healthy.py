@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.analyze.planted import Program, trained
 
-STEPS = 3
+SLOW = bool(os.environ.get("TENSORTAP_SLOW_TESTS"))
+STEPS = 3 if SLOW else 2
 WORDS, LENGTH, WIDTH = 32, 7, 16
 
 
@@ -158,19 +159,22 @@ def spectrograms():
     return {"input_features": torch.randn(2, 8, 16), "labels": labels}
 
 
-def architecture(name, config, sizes, batch, *, is_slow=False, **more):
+def architecture(name, config, sizes, batch, *, is_slow=False, attention=None, dtype=torch.float32, **more):
     """Add a model of the library, in training mode with dropout as configured."""
 
     def build():
         import transformers
 
         settings = getattr(transformers, config)(**{**sizes, **more})
-        model = getattr(transformers, name)(settings).train()
+        if attention is not None:
+            settings._attn_implementation = attention
+        model = getattr(transformers, name)(settings).train().to(dtype)
         feeds = [batch() for _ in range(STEPS)]
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         return trained(model, lambda model, **inputs: model(**inputs).loss, feeds, optimizer)
 
-    HEALTHY.append(Healthy(name, build, is_slow))
+    kinds = [name] + ([attention] if attention else []) + (["bfloat16"] if dtype == torch.bfloat16 else [])
+    HEALTHY.append(Healthy("-".join(kinds), build, is_slow))
 
 
 architecture("BertForMaskedLM", "BertConfig", SMALL, masked_text)
@@ -198,7 +202,7 @@ architecture(
     position_buckets=4,
     pos_att_type=["p2c", "c2p"],
 )
-architecture("MPNetForMaskedLM", "MPNetConfig", SMALL, masked_text, max_position_embeddings=34)
+architecture("MPNetForMaskedLM", "MPNetConfig", SMALL, masked_text, max_position_embeddings=34, is_slow=True)
 architecture(
     "ModernBertForMaskedLM",
     "ModernBertConfig",
@@ -207,16 +211,18 @@ architecture(
     cls_token_id=1,
     sep_token_id=2,
     local_attention=4,
+    is_slow=True,
 )
 architecture(
     "XLNetLMHeadModel",
     "XLNetConfig",
     {"vocab_size": WORDS, "d_model": WIDTH, "n_layer": 2, "n_head": 2, "d_inner": 32},
     text("left"),
+    is_slow=True,
 )
 architecture("GPT2LMHeadModel", "GPT2Config", OLD, text("left"))
 architecture("GPTNeoXForCausalLM", "GPTNeoXConfig", SMALL, text("left"))
-architecture("GPTJForCausalLM", "GPTJConfig", OLD, text("left"), rotary_dim=4)
+architecture("GPTJForCausalLM", "GPTJConfig", OLD, text("left"), rotary_dim=4, is_slow=True)
 architecture("LlamaForCausalLM", "LlamaConfig", GROUPED, text("left"))
 architecture("MistralForCausalLM", "MistralConfig", GROUPED, text("left"), sliding_window=3)
 architecture(
@@ -236,6 +242,7 @@ architecture(
     num_experts=4,
     num_experts_per_tok=2,
     moe_intermediate_size=8,
+    is_slow=True,
 )
 architecture("GemmaForCausalLM", "GemmaConfig", GROUPED, text("left"))
 architecture("Gemma2ForCausalLM", "Gemma2Config", GROUPED, text("left"), sliding_window=3)
@@ -245,9 +252,15 @@ architecture(
     "OPTForCausalLM", "OPTConfig", SMALL, text("left"), ffn_dim=32, word_embed_proj_dim=WIDTH, pad_token_id=0
 )
 architecture("BloomForCausalLM", "BloomConfig", OLD, text("left"))
-architecture("MptForCausalLM", "MptConfig", OLD, text("left"), max_seq_len=32)
+architecture("MptForCausalLM", "MptConfig", OLD, text("left"), max_seq_len=32, is_slow=True)
 architecture(
-    "GptOssForCausalLM", "GptOssConfig", GROUPED, text("left"), num_local_experts=4, sliding_window=3
+    "GptOssForCausalLM",
+    "GptOssConfig",
+    GROUPED,
+    text("left"),
+    num_local_experts=4,
+    sliding_window=3,
+    is_slow=True,
 )
 architecture("MambaForCausalLM", "MambaConfig", SMALL, text("left"), state_size=4, conv_kernel=3)
 architecture(
@@ -276,6 +289,22 @@ architecture("ViTForImageClassification", "ViTConfig", IMAGE, images)
 architecture("SwinForImageClassification", "SwinConfig", STAGES, images)
 architecture(
     "CLIPModel", "CLIPConfig", {}, images_and_texts, text_config=SMALL, vision_config=IMAGE, projection_dim=8
+)
+# The same with the other way to compute attention, which adds its masks as numbers, and in half precision.
+architecture("BertForMaskedLM", "BertConfig", SMALL, masked_text, attention="eager", is_slow=True)
+architecture("GPT2LMHeadModel", "GPT2Config", OLD, text("left"), attention="eager", is_slow=True)
+architecture(
+    "LlamaForCausalLM", "LlamaConfig", GROUPED, text("left"), attention="eager", dtype=torch.bfloat16
+)
+architecture(
+    "OPTForCausalLM",
+    "OPTConfig",
+    SMALL,
+    text("left"),
+    ffn_dim=32,
+    word_embed_proj_dim=WIDTH,
+    attention="eager",
+    dtype=torch.bfloat16,
 )
 
 # --- plain PyTorch ----------------------------------------------------------------------------------------
@@ -478,10 +507,10 @@ def mixed_precision_with_bfloat16():
 
 @healthy
 def gradient_scaler_that_skips_a_step():
-    """A scaler begins with a scale far too large, sees infinite gradients, skips that step and tries a smaller one."""
+    """A scaler begins with a scale too large, sees infinite gradients, skips that step and tries a smaller one."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=1000)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**11, growth_interval=1000)
 
     def step(x):
         optimizer.zero_grad()
@@ -492,7 +521,7 @@ def gradient_scaler_that_skips_a_step():
         scaler.update()
         return {"loss": loss}
 
-    feeds = [{"x": torch.randn(4, 6) * 10} for _ in range(STEPS)]
+    feeds = [{"x": torch.full((4, 6), 10.0)} for _ in range(STEPS)]
     return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
 
 
@@ -633,3 +662,180 @@ def beam_search_between_steps():
     return Program(
         step, {"model": model}, {"optimizer": optimizer}, [{"x": torch.randn(2, WIDTH)} for _ in range(STEPS)]
     )
+
+
+@healthy
+def lengths_of_zero_vectors():
+    """The gradient of a norm or a deviation at zero is infinite on the way, and PyTorch puts 0 in its place."""
+    model = nn.Linear(6, 4, bias=False)
+
+    def loss(model, x):
+        h = model(x)
+        return (
+            h.norm(dim=-1).mean() + F.normalize(h, dim=-1).sum() + torch.cdist(h, h).mean() + h.std(0).mean()
+        )
+
+    feeds = [{"x": torch.randn(5, 6)} for _ in range(STEPS)]
+    for each in feeds:
+        each["x"][1:3] = 0
+        each["x"][:, 2] = 0
+    return trained(model, loss, feeds)
+
+
+@healthy
+def observers_that_begin_at_infinity():
+    """Least and greatest values seen so far, kept in buffers, as observers for quantisation and metrics do."""
+
+    class Observed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 2)
+            self.register_buffer("least", torch.tensor(float("inf")))
+            self.register_buffer("greatest", torch.full((2,), float("-inf")))
+
+        def forward(self, x):
+            h = self.linear(x)
+            self.least.copy_(torch.minimum(self.least, h.detach().min()))
+            self.greatest.copy_(torch.maximum(self.greatest, h.detach().amax(0)))
+            return h / (self.greatest.max() - self.least + 1)
+
+    return trained(Observed(), squares, [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def chain_of_tags():
+    """A conditional random field in log space: transitions that are forbidden are −inf."""
+
+    class Tags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emissions = nn.Linear(6, 3)
+            self.transitions = nn.Parameter(torch.zeros(3, 3))
+            allowed = torch.tensor([[True, True, False], [False, True, True], [True, False, True]])
+            self.register_buffer("allowed", allowed)
+
+        def forward(self, x):
+            scores = self.emissions(x)
+            transitions = self.transitions.masked_fill(~self.allowed, float("-inf"))
+            state = torch.zeros(3)
+            for word in scores:
+                state = torch.logsumexp(state[:, None] + transitions, 0) + word
+            return torch.logsumexp(state, 0)
+
+    return trained(Tags(), lambda model, x: model(x), [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def sampling_between_steps():
+    """Words are sampled from the most probable ones; all others are set to −inf in place."""
+    model = nn.Linear(WIDTH, WORDS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x):
+        optimizer.zero_grad()
+        logits = model(x)
+        loss = logits.square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            logits[logits < logits.topk(3).values[:, -1:]] = -float("inf")
+            ordered, places = logits.sort(-1, descending=True)
+            beyond = ordered.softmax(-1).cumsum(-1) > 0.9
+            beyond[:, 0] = False
+            logits = logits.masked_fill(beyond.scatter(-1, places, beyond), -float("inf"))
+            words = torch.multinomial(logits.softmax(-1), 1)
+        return {"loss": loss, "words": words}
+
+    feeds = [{"x": torch.randn(3, WIDTH)} for _ in range(STEPS)]
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
+
+
+@healthy
+def gradient_penalty():
+    """The gradient of a gradient."""
+    critic = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(model, x):
+        x = x.requires_grad_()
+        score = model(x)
+        (slope,) = torch.autograd.grad(score.sum(), x, create_graph=True)
+        return score.mean() + 10 * (slope.norm(dim=-1) - 1).square().mean()
+
+    return trained(critic, loss, [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def memory_as_it_was_found():
+    """Buffers are made with empty() and filled in place, some of them only as far as they are used."""
+
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 4)
+
+        def forward(self, x):
+            cache = torch.empty(3 * len(x), 4)
+            cache.view(torch.int32).fill_(-1)  # NaN in every place
+            cache[: len(x)] = self.linear(x)
+            out = torch.empty(len(x), 4)
+            torch.mul(cache[: len(x)].detach(), 2, out=out)
+            return cache[: len(x)] + out
+
+    return trained(Cached(), squares, [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def missing_values_that_are_masked():
+    """Data with NaN where nothing was measured; the program knows, and looks only at what is there."""
+    model = nn.Linear(6, 2)
+
+    def loss(model, x):
+        seen = ~torch.isnan(x)
+        filled = torch.where(seen, x, torch.zeros_like(x))
+        return model(filled).square().mean() / seen.float().mean()
+
+    feeds = [{"x": torch.randn(5, 6)} for _ in range(STEPS)]
+    for each in feeds:
+        each["x"][1, 2] = float("nan")
+    return trained(model, loss, feeds)
+
+
+@healthy
+def second_order_optimizer():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+
+    def step(x):
+        def closure():
+            optimizer.zero_grad()
+            loss = squares(model, x) + model.weight.square().sum()
+            loss.backward()
+            return loss
+
+        return {"loss": optimizer.step(closure)}
+
+    return Program(
+        step, {"model": model}, {"optimizer": optimizer}, [{"x": torch.randn(5, 6)} for _ in range(STEPS)]
+    )
+
+
+@healthy
+def masks_added_twice():
+    """The least number of float16 stands for −inf; twice that is −inf, and softmax takes it as meant."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key = nn.Linear(6, 8), nn.Linear(6, 8)
+
+        def forward(self, x):
+            least = torch.finfo(torch.float16).min
+            scores = (self.query(x) @ self.key(x).T).half()
+            padding = (x == 0).all(-1).half() * least
+            causal = torch.full((len(x), len(x)), least, dtype=torch.float16).triu(1)
+            return (scores + padding[None, :] + causal).float().softmax(-1) @ x
+
+    feeds = [{"x": torch.randn(5, 6)} for _ in range(STEPS)]
+    for each in feeds:
+        each["x"][3:] = 0
+    return trained(Attention(), squares, feeds)

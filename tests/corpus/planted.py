@@ -1,7 +1,7 @@
 """Training programs of the kind people write, each with one fault planted in it and the answer it must get.
 
-A plant is a function that returns a `Program`; the line at fault ends in `# here`. The answers were written before the
-analysis had seen the programs: they say what an engineer would call the cause, not what the tool happened to print.
+A plant is a function that returns a `Program`; the line at fault ends in `# here`. The answer says what an engineer
+would call the cause: where the analysis says something else, it is the analysis that has to change.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Plant:
         phase: forward, backward, optimizer, input or parameter.
         module: path of its module, None outside of any.
         step: in which it happens.
+        reached: what the bad value came to: "loss", "gradients" or "parameter"; None if it is not asked for.
     """
 
     build: Callable[[], Program]
@@ -44,6 +45,7 @@ class Plant:
     phase: str
     module: str | None
     step: int
+    reached: str | None
 
     @property
     def name(self) -> str:
@@ -59,9 +61,9 @@ class Plant:
 PLANTS: list[Plant] = []
 
 
-def plant(node, op_type, kind, says, *, phase="forward", module=None, step=0):
+def plant(node, op_type, kind, says, *, phase="forward", module=None, step=0, reached=None):
     def add(build):
-        PLANTS.append(Plant(build, node, op_type, kind, says, phase, module, step))
+        PLANTS.append(Plant(build, node, op_type, kind, says, phase, module, step, reached))
         return build
 
     return add
@@ -506,7 +508,7 @@ def norm_written_as_a_power():
 @plant(
     "gradients/model/acos/rsqrt",
     "aten::rsqrt",
-    "acos-gradient-at-the-edge",
+    "acos-gradient-at-one",
     "gradient of acos",
     phase="backward",
     module="model",
@@ -899,3 +901,356 @@ def saturated_discriminator():
     feeds[1]["x"] = discriminator.layers.weight.detach().sign().expand(6, 4) * 100
     modules = {"generator": generator, "discriminator": discriminator}
     return Program(step, modules, optimizers, feeds)
+
+
+@plant("model/sqrt_3", "aten::sqrt", "sqrt-of-negative", "sqrt of a negative number", module="model", step=0)
+def fourth_step_of_a_recurrence():
+    """The same line is executed for every word; it fails at one of them."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(4, 4)
+
+        def forward(self, x):
+            state = torch.zeros(1, 4)
+            for word in x:
+                state = self.cell(torch.sqrt(word)[None], state)  # here
+            return state
+
+    feeds = [{"x": each["x"].abs()} for each in batches()]
+    feeds[0]["x"][3, 1] = -4.0
+    return trained(Recurrent(), squares, feeds)
+
+
+@plant(
+    "model/encoder/scale/div_1", "aten::div", "division-by-zero", "0/0", module="model/encoder/scale", step=1
+)
+def second_use_of_a_shared_encoder():
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x / x.abs().amax(-1, keepdim=True)  # here
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.linear = Scale(), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(self.scale(x))
+
+    class Siamese(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = Encoder()
+
+        def forward(self, x):
+            left, right = x.chunk(2)
+            return self.encoder(left) - self.encoder(right)
+
+    feeds = batches()
+    feeds[1]["x"][4] = 0
+    return trained(Siamese(), squares, feeds)
+
+
+@plant("log_1", "aten::log", "log-of-zero", "log of zero", module=None, step=1)
+def fault_among_intended_infinities():
+    """Masks and thrown-away logarithms in every step, and one logarithm that is used."""
+    model = layers(6)
+
+    def loss(x):
+        distance = torch.arange(6)
+        bucket = torch.where(distance < 3, distance, torch.log(distance.float()).clamp(min=0).long())
+        causal = torch.full((6, 6), float("-inf")).triu(1)
+        weights = (model(x) + causal).softmax(-1)
+        score = weights @ x[bucket]
+        return torch.log(x.abs().sum(-1)).mean() + score.square().mean()  # here
+
+    return optimized({"model": model}, torch.optim.SGD(model.parameters(), lr=0.01), loss, blank_rows(1))
+
+
+@plant(
+    "gradients/recompute/model/block/sqrt/div",
+    "aten::div",
+    "sqrt-gradient-at-zero",
+    "gradient of sqrt",
+    phase="backward",
+    module="model/block",
+    step=1,
+)
+def gradient_of_a_checkpointed_block():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x):
+            return torch.sqrt(self.linear(x).square().sum(-1))  # here
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.block = nn.Linear(4, 4, bias=False), Block()
+
+        def forward(self, x):
+            return checkpoint(self.block, self.first(x), use_reentrant=True)
+
+    return trained(Deep(), lambda model, x: model(x).mean(), blank_rows(1))
+
+
+@plant("model/log", "aten::log", "log-of-negative", "negative", module="model", step=1)
+def compiled_model():
+    """Compiled code runs eagerly while it is watched, so the line is known."""
+
+    class LogFeatures(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers()
+
+        def forward(self, x):
+            return self.layers(torch.log(x))  # here
+
+    model = LogFeatures()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    feeds = [{"x": each["x"].abs() + 0.1} for each in batches()]
+    feeds[1]["x"][3, 2] = -0.25
+    return optimized({"model": model}, optimizer, lambda x: squares(compiled, x), feeds)
+
+
+@plant(
+    "gradients/sqrt/div", "aten::div", "sqrt-gradient-at-zero", "gradient of sqrt", phase="backward", step=1
+)
+def gradient_that_a_scaler_hides():
+    """A scaler skips the step, as it does for overflows; but no smaller scale will ever help."""
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def step(x):
+        optimizer.zero_grad()
+        embedded = model(x)
+        loss = torch.sqrt((embedded[:3] - embedded[3:]).square().sum(-1)).mean()  # here
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return {"loss": loss}
+
+    feeds = batches()
+    for each in feeds[1:]:
+        each["x"][3] = each["x"][0]
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
+
+
+@plant("log", "aten::log", "log-of-zero", "log of zero", step=1)
+def loss_that_a_scaler_hides():
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = torch.log(x.abs().sum(-1)).mean() * squares(model, x)  # here
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return {"loss": loss}
+
+    return Program(step, {"model": model}, {"optimizer": optimizer}, blank_rows(1))
+
+
+@plant(
+    "optimizer/Adam/foreach_addcdiv_",
+    "aten::_foreach_addcdiv_",
+    "epsilon-too-small",
+    "divides by zero",
+    phase="optimizer",
+    module="model/0",
+)
+def adam_over_lists():
+    """All parameters in one operation: which of them went bad is known all the same."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    nn.init.zeros_(model[1].weight)
+    optimizer = torch.optim.Adam(model.parameters(), eps=0.0, foreach=True)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()  # here
+        return {"loss": loss}
+
+    return Program(step, {"model": model}, {"optimizer": optimizer}, batches())
+
+
+@plant(
+    "optimizer/AdamW/fused_adamw_",
+    "aten::_fused_adamw_",
+    "epsilon-too-small",
+    "epsilon",
+    phase="optimizer",
+    module="model/0",
+)
+def fused_adam():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    nn.init.zeros_(model[1].weight)
+    optimizer = torch.optim.AdamW(model.parameters(), eps=0.0, fused=True)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()  # here
+        return {"loss": loss}
+
+    return Program(step, {"model": model}, {"optimizer": optimizer}, batches())
+
+
+@plant(
+    "model/parametrizations/weight/0/weight_norm_interface",
+    "aten::_weight_norm_interface",
+    "norm-of-zero",
+    "zero",
+    module="model/parametrizations/weight/0",
+)
+def weight_norm_of_a_layer_of_zeros():
+    """A layer that begins as zero, as the last of a residual block does, has no direction."""
+    model = nn.Linear(4, 2)
+    nn.init.zeros_(model.weight)
+    model = nn.utils.parametrizations.weight_norm(model)
+
+    def loss(x):
+        return squares(model, x)
+
+    return optimized({"model": model}, torch.optim.SGD(model.parameters(), lr=0.1), loss, batches())
+
+
+@plant("model/linalg_slogdet", "aten::_linalg_slogdet", "singular-matrix", "singular", module="model")
+def determinant_of_a_singular_matrix():
+    class Flow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mixing = nn.Linear(4, 4, bias=False)
+            nn.init.ones_(self.mixing.weight)
+
+        def forward(self, x):
+            volume = torch.linalg.slogdet(self.mixing.weight).logabsdet  # here
+            return self.mixing(x).square().mean() - volume
+
+    return trained(Flow(), lambda model, x: model(x), batches())
+
+
+# --- programs that end themselves --------------------------------------------------------------------------
+
+
+@plant("model/log", "aten::log", "log-of-negative", "negative", module="model", step=1)
+def program_that_checks_its_loss():
+    """The run ends in the middle: what happened up to there is known."""
+
+    class LogFeatures(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = layers()
+
+        def forward(self, x):
+            return self.layers(torch.log(x))  # here
+
+    model = LogFeatures()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = squares(model, x)
+        if not torch.isfinite(loss):
+            raise FloatingPointError("the loss is not finite")
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    feeds = [{"x": each["x"].abs() + 0.1} for each in batches()]
+    feeds[1]["x"][3, 2] = -0.25
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
+
+
+# --- infinities that are meant, and then are not --------------------------------------------------------------
+
+
+@plant(
+    "gradients/model/logsumexp/sub",
+    "aten::sub",
+    "infinity-minus-infinity",
+    "inf−inf",
+    phase="backward",
+    module="model",
+    reached="gradients",
+)
+def tag_that_cannot_be_reached():
+    """Forward, logsumexp over nothing is −inf and harmless; its gradient there is −inf minus −inf."""
+
+    class Tags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emissions = nn.Linear(4, 3)
+            self.transitions = nn.Parameter(torch.zeros(3, 3))
+            self.register_buffer("allowed", torch.eye(3).bool() | torch.eye(3).roll(1, 1).bool())
+
+        def forward(self, x):
+            transitions = self.transitions.masked_fill(~self.allowed, float("-inf"))
+            state = torch.full((3,), float("-inf"))
+            state[0] = 0.0
+            for word in self.emissions(x):
+                state = torch.logsumexp(state[:, None] + transitions, 0) + word  # here
+            return torch.logsumexp(state, 0)
+
+    return trained(Tags(), lambda model, x: model(x), batches())
+
+
+@plant(
+    "gradients/log/div",
+    "aten::div",
+    "log-gradient-at-zero",
+    "gradient",
+    phase="backward",
+    reached="parameter",
+)
+def logarithm_clamped_afterwards():
+    """clamp() hides −inf forward; backward its 0 is divided by 0."""
+    model = layers(1)
+
+    def loss(x):
+        probability = torch.sigmoid(model(x)) * (x[:, :1] > 0)
+        return -torch.log(probability).clamp(min=-100).mean()  # here
+
+    return optimized({"model": model}, torch.optim.SGD(model.parameters(), lr=0.1), loss, batches())
+
+
+@plant("x", "Placeholder", "bad-input", "came", phase="input", step=1, reached="loss")
+def infinite_feature_in_a_batch():
+    feeds = batches()
+    feeds[1]["x"][0, 0] = INFINITY
+    return trained(layers(), lambda model, x: (model(x) * x.sum()).mean(), feeds)
+
+
+@plant(
+    "model/norm/running_var",
+    "Variable",
+    "bad-parameter",
+    "when the step began",
+    phase="parameter",
+    module="model/norm",
+    step=0,
+)
+def statistics_loaded_bad():
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+            self.layers = layers()
+
+        def forward(self, x):
+            return self.layers(self.norm(x))
+
+    model = Normed()
+    model.norm.running_var[2] = NAN
+    model.norm.eval()
+    return trained(model, squares, batches())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -18,11 +19,11 @@ from tensortap.store.tensor_proto import fill_tensor
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, GraphDef, TensorProto
 from tensortap.wire.events import METADATA
 from tests.debug.steps import X, linear_session
-from tests.sink.peers import PlainServer, at_most, free_port
+from tests.sink.peers import PlainServer, ServerProcess, at_most, free_port
 from tests.torch_engine.zoo import ZOO
 
 QUICK = tt.StreamOptions(connect_timeout_secs=5, breakpoint_timeout_secs=2, flush_secs=20)
-LOST = tt.StreamOptions(connect_timeout_secs=0.3, retry_secs=30, flush_secs=5)
+LOST = tt.StreamOptions(connect_timeout_secs=0.3, retry_secs=30, stall_timeout_secs=0.5, flush_secs=5)
 
 
 @pytest.fixture(params=["native", "dispatch"])
@@ -58,7 +59,7 @@ def contents(dump):
 
 @pytest.mark.parametrize("debug_op", ["DebugIdentity", "DebugNumericSummary"])
 def test_what_arrives_is_what_a_dump_has(server, interceptor, tmp_path, debug_op):
-    case = ZOO["transformer_explicit"]()
+    case = ZOO["clip_and_schedule"]()
     session = tt.torch.Session(case.step, modules=case.modules, optimizers=case.optimizers)
     watch = lambda fetches, feeds: tt.WatchOptions(debug_op)
     hooks = [
@@ -76,10 +77,12 @@ def test_what_arrives_is_what_a_dump_has(server, interceptor, tmp_path, debug_op
         assert sorted(ours.nodes()) == sorted(theirs.nodes())
 
 
-@pytest.mark.parametrize("fate", ["no hook", "well", "absent", "dies"])
-def test_results_are_the_same_whatever_the_server_does(tmp_path, interceptor, fate):
-    def losses(hooks, during=lambda: None):
-        case = ZOO["transformer_explicit"]()
+@pytest.fixture(scope="module")
+def losses():
+    """Six steps of training with some hooks, and something that happens before the fourth."""
+
+    def train(hooks, during=lambda: None):
+        case = ZOO["clip_and_schedule"]()
         session = tt.torch.Session(case.step, modules=case.modules, optimizers=case.optimizers)
         with tt.MonitoredSession(session, hooks=hooks) as monitored:
             found = []
@@ -89,13 +92,21 @@ def test_results_are_the_same_whatever_the_server_does(tmp_path, interceptor, fa
                 found.append(monitored.run("loss", case.batch(run)).tobytes())
         return found
 
+    return train
+
+
+def test_results_are_the_same_whatever_the_server_does(tmp_path, losses, interceptor):
     expected = losses([])
-    if fate == "absent":
-        assert losses([tt.GrpcDebugHook(f"localhost:{free_port()}", stream=LOST)]) == expected
-    elif fate != "no hook":
-        with DebugServer(tmp_path, http_port=None) as server:
-            hook = tt.GrpcDebugHook(server.address, stream=LOST)
-            assert losses([hook], server.stop if fate == "dies" else lambda: None) == expected
+    assert losses([tt.GrpcDebugHook(f"localhost:{free_port()}", stream=LOST)]) == expected, "absent"
+    with ServerProcess(tmp_path / "well") as server:
+        assert losses([tt.GrpcDebugHook(server.address, stream=LOST)]) == expected, "well"
+        assert losses([tt.GrpcDebugHook(server.address, stream=LOST)], server.stop) == expected, "stopped"
+        server.go_on()
+        assert losses([tt.GrpcDebugHook(server.address, stream=LOST)], server.kill) == expected, "killed"
+        server.start()
+    with ServerProcess(tmp_path / "slow", delay=0.2) as server:
+        narrow = dataclasses.replace(LOST, max_queue_bytes=10_000)
+        assert losses([tt.GrpcDebugHook(server.address, stream=narrow)]) == expected, "slow"
 
 
 def test_it_works_without_a_watch_fn_and_with_the_older_tuple(server):

@@ -116,8 +116,7 @@ def test_tracebacks_are_sent_again_only_when_the_graph_has_grown(server):
 def test_gates_and_breakpoints_of_tensorflows_server(server):
     """F10–F12, F20."""
     key = ("model/addmm", 0, "DebugIdentity")
-    counts = []
-    expected, plain = [], linear_session()
+    counts, plain = [], linear_session()
     with tt.TensorBoardDebugWrapperSession(linear_session(), server.address, stream=STREAM) as session:
         for request in (None, ("watch", *key), None, ("watch", *key, True), ("unwatch", *key)):
             if request is not None:
@@ -126,12 +125,12 @@ def test_gates_and_breakpoints_of_tensorflows_server(server):
             assert session.flush(30)
             counts.append(len(server.ask("received")["values"].get("model/addmm:0:DebugIdentity", [])))
     assert counts == [0, 1, 2, 3, 3]
-    assert expected == []
     gated = server.ask("received")["gated"]
     assert "model/addmm:0:DebugIdentity" in gated
     assert len(gated) > 5
 
 
+@pytest.mark.skipif(not os.environ.get("TENSORTAP_SLOW_TESTS"), reason="starts TensorFlow twice more")
 def test_what_its_server_writes_its_reader_opens(tmp_path):
     """F22: a path keeps the graphs, and TensorFlow's DebugDumpDir accepts the directory."""
     server = TensorFlowServer(tmp_path / "written")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -276,6 +277,15 @@ def test_a_directory_can_be_used_again(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3, "two traces and one event file"
 
 
+def test_ranks_share_a_directory(tmp_path, monkeypatch):
+    train([tt.ProfilerHook(save_steps=1, output_dir=tmp_path)], 2)
+    monkeypatch.setenv("RANK", "1")
+    train([tt.ProfilerHook(save_steps=1, output_dir=tmp_path)], 2)
+    names = {path.name for path in tmp_path.glob("timeline-*")}
+    assert names == {"timeline-2.json", "timeline-2.rank1.json"}
+    assert '"rank":1' in (tmp_path / "timeline-2.rank1.json").read_text()
+
+
 def test_values_are_the_same_bits(tmp_path):
     plain = train([], 4)
     profiled = train([tt.ProfilerHook(save_steps=1, output_dir=tmp_path, show_memory=True)], 4)
@@ -308,6 +318,20 @@ def test_the_program_profiles_itself(tmp_path, caplog):
         "The program runs its own torch.profiler, and PyTorch allows only one: steps are not profiled while it is "
         "active."
     ) == 1
+
+
+def test_the_page_about_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "profile.md").read_text()
+    (example,) = (
+        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ProfilerHook(" in each
+    )
+    model, step = training()
+    exec(
+        example.replace("100", "2", 1).replace("1000", "5"),
+        {"tt": tt, "step": step, "model": model, "feeds": {}},
+    )
+    assert steps_in(tmp_path / "traces") == [2, 4]
 
 
 # --- faults ---------------------------------------------------------------------------------------------

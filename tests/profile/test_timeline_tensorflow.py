@@ -1,4 +1,4 @@
-"""The same step statistics through TensorFlow's timeline and ours, for every combination of flags.
+"""The same step statistics through TensorFlow's timeline and ours, for every combination of flags (G1–G11).
 
 Where nothing of the following occurs, the texts are equal byte for byte. TensorFlow's timeline of real runs is brought
 to what `docs/profile.md` says of the differences before it is compared:

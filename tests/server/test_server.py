@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import re
+import ssl
+import subprocess
+import threading
 import time
+import urllib.request
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -14,7 +21,7 @@ from tensortap.commands import main
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
 from tensortap.server import DebugServer, Limits, StreamHandler, WatchKey
-from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE
+from tensortap.wire.debug_service import DISABLED, PATIENCE_KEY, READ_ONLY, READ_WRITE, SEND_EVENTS
 from tensortap.wire.events import RunEnding, graph_events, run_end_event
 from tensortap.wire.graph_def import nodes_to_proto
 from tests.server.tools import (
@@ -197,30 +204,36 @@ def test_callbacks_see_what_a_stream_brings(tmp_path, caplog):
             seen.append(("tensor", record.watch_key))
             if record.node_name == "broken":
                 raise KeyError("a bug of the user")
-            return np.float64([9.0]) if record.node_name == "x" else None
+            if record.node_name == "wrong":
+                return np.zeros((3, 3))
+            return 9.0 if record.node_name == "x" else None
 
         def on_end(self, error):
             seen.append(("end", error))
 
     graph = nodes_to_proto([Node("fc", "MatMul")]).SerializeToString()
-    with DebugServer(tmp_path, http_port=None, handler=Handler) as server:
-        server.request_watch("x", 0, "DebugIdentity", breakpoint=True)
+    with DebugServer(tmp_path, http_port=None, handler=Handler, breakpoint_timeout=0) as server:
+        for name in ("x", "wrong"):
+            server.request_watch(name, 0, "DebugIdentity", breakpoint=True)
         with caplog.at_level(logging.CRITICAL, "tensortap.server"):
             replies = stream(
                 server,
                 *graph_events(graph, device(), 17),
                 metadata(0),
                 identity("broken", [0.0]),
+                identity("wrong", [1.0]),
                 identity("x", [1.0]),
                 pill_batch(["p"], [pill()]),
             )
+        assert not replies[-2].HasField("tensor")
         assert np.frombuffer(replies[-1].tensor.tensor_content) == [9.0]
-        assert server.statistics.counts()["failures"] == 1
-        assert server.session().run(0, validate=False).size == 3
+        assert server.statistics.counts()["failures"] == 2
+        assert server.session().run(0, validate=False).size == 4
     assert seen == [
         ("graph", "fc", device(), 17),
         ("metadata", 0),
         ("tensor", "broken:0:DebugIdentity"),
+        ("tensor", "wrong:0:DebugIdentity"),
         ("tensor", "x:0:DebugIdentity"),
         ("tensor", "p:0:DebugNumericSummary"),
         ("end", None),
@@ -350,18 +363,21 @@ def test_stopping_completes_runs_and_releases_clients(tmp_path):
     server = DebugServer(tmp_path).start()
     server.request_watch("x", 0, "DebugIdentity", breakpoint=True)
 
+    over = threading.Event()
+
     def endless():
         yield from events(metadata(0), identity("x", [1.0]))
-        time.sleep(3)
+        over.wait(60)
 
     call = open_stream(server, endless())
     next(call)
     eventually(lambda: server.job("default").gates.hits())
     began = time.monotonic()
     server.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     run = SessionDir(tmp_path / "default").run(0)
     assert (run.size, run.error) == (1, "The stream broke off before the run ended.")
+    over.set()
 
 
 def test_limits_are_for_one_stream(tmp_path):
@@ -372,3 +388,71 @@ def test_limits_are_for_one_stream(tmp_path):
         with pytest.raises(grpc.RpcError, match="2 jobs already"):
             stream(server, metadata(1, job="third"), identity("x", [1.0]))
         assert sorted(os.listdir(tmp_path)) == ["default", "second"]
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(example, {})
+    assert "127.0.0.1" in capsys.readouterr().out
+
+
+def test_tls(tmp_path):
+    """With certificates both ports speak TLS only."""
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(cert)],
+        capture_output=True,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("needs openssl to make a certificate")
+    with DebugServer(tmp_path / "root", tls_cert=cert, tls_key=key, token="secret") as server:
+        credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+        with grpc.secure_channel(server.address, credentials) as channel:
+            call = channel.stream_stream(SEND_EVENTS)
+            list(call(events(metadata(0)), metadata=[("authorization", "Bearer secret")]))
+        assert len(server.session()) == 1
+        with pytest.raises(grpc.RpcError):
+            stream(server, metadata(1), token="secret")
+        context = ssl.create_default_context(cafile=str(cert))
+        with urllib.request.urlopen(f"{server.http_address}/healthz", context=context) as response:
+            assert response.status == 200
+
+
+def test_a_client_that_missed_the_end_of_a_breakpoint_is_let_go(server):
+    """X22: it sent its value, and waits, before it read that nobody wants it to wait any more."""
+    server.request_watch("x", 0, "DebugIdentity", breakpoint=True)
+    stream(server, metadata(0, rank=0))
+    server.request_unwatch("x", 0, "DebugIdentity")
+    opening, at_value = stream(server, metadata(1, rank=0), identity("x", [1.0]), identity("y", [1.0]))
+    assert state_changes(opening) == {"x:0:DebugIdentity": DISABLED}
+    assert state_changes(at_value) == {}
+
+
+def test_the_server_gives_up_before_its_client_does(server):
+    """Otherwise the client would go on sending to a server that does not listen."""
+    server.request_watch("x", 0, "DebugIdentity", breakpoint=True)
+    channel = grpc.insecure_channel(server.address)
+    call = channel.stream_stream(SEND_EVENTS)
+    began = time.monotonic()
+    with channel:
+        messages = events(metadata(0, rank=0), identity("x", [1.0]))
+        assert len(list(call(messages, metadata=[(PATIENCE_KEY, "0.3")]))) == 2
+    assert time.monotonic() - began < 5
+    assert server.statistics.counts()["timeouts"] == 1
+
+
+def test_graphs_that_the_server_has_are_named_by_their_digest(server):
+    """Also when another job brought them: our clients send a graph once per server."""
+    graph = nodes_to_proto([Node("w", "Variable", device=device())]).SerializeToString()
+    digest = hashlib.sha256(graph).hexdigest()
+    end = run_end_event(RunEnding(graphs={device(): digest, device(7): "0" * 64}))
+    stream(
+        server, metadata(0, rank=0, job="a"), summary("w", pill()), *graph_events(graph, device(), 17), end
+    )
+    stream(server, metadata(0, rank=0, job="b"), summary("w", pill()), end)
+    for job in ("a", "b"):
+        assert server.session(job).run(0).node_op_type("w") == "Variable"

@@ -579,3 +579,24 @@ def test_a_schedule_that_waits_is_no_reason_not_to_profile():
     session = tt.torch.Session(lambda x: {"y": x + 1})
     with torch.profiler.profile(schedule=schedule(wait=5, warmup=1, active=1)):
         assert profiled(session, {"x": torch.ones(2)}).profile is not None
+
+
+@pytest.mark.parametrize("traced", ["outer", "inner"])
+def test_a_run_inside_a_run(traced):
+    watch = tt.RunOptions(output_partition_graphs=True)
+    inner = tt.torch.Session(lambda x: {"z": x.sin().cos()}, interceptor="native")
+    inside, outside = tt.RunMetadata(), tt.RunMetadata()
+
+    def step(x):
+        y = x * 2
+        inner.run(None, {"x": y}, FULL if traced == "inner" else watch, inside)
+        return {"y": (y + 1).exp()}
+
+    outer = tt.torch.Session(step, interceptor="native")
+    for _ in range(2):
+        outer.run(None, {"x": torch.ones(3)}, FULL if traced == "outer" else watch, outside)
+    profile = (outside if traced == "outer" else inside).profile
+    assert profile.measured.unmatched == 0
+    names = ["mul", "add", "exp"] if traced == "outer" else ["sin", "cos"]
+    ran = [stats.node_name for stats in operations(profile.step_stats)]
+    assert [name for name in ran if name in profile.facts.ops] == names

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+import time
 
 import pytest
 import torch
@@ -40,7 +42,8 @@ def followed(tmp_path):
 
     def call(program, **options):
         root = tmp_path / "dumps"
-        watch = ScriptWatch(ScriptOptions(root, WatchOptions("DebugNumericSummary"), keep="all", **options))
+        watched = WatchOptions(["DebugNumericSummary", *options.pop("more_ops", [])])
+        watch = ScriptWatch(ScriptOptions(root, watched, **{"keep": "all", **options}))
         follower = follow(watch)
         error = None
         try:
@@ -174,6 +177,17 @@ def test_a_program_without_modules_is_followed_from_its_optimizer_on(followed):
     runs = followed(program)
     assert runs.steps == [0, 1, 2]
     assert runs.counts("mul") == [1, 1, 1]
+
+
+def test_a_copied_optimizer_ends_runs_too(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        net, optimizer = copy.deepcopy((net, torch.optim.SGD(net.parameters(), lr=0.1)))
+        for _ in range(3):
+            linear_step(net, optimizer)
+
+    runs = followed(program)
+    assert runs.counts("optimizer/SGD/net/weight/add_") == [0, 1, 1, 1]  # the first is the copying
 
 
 def test_steps_that_a_gradient_scaler_skips_end_their_run(followed):
@@ -314,3 +328,63 @@ def test_results_are_those_of_the_program_alone(tmp_path, followed):
     program()
     followed(program)
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_making_a_data_set_is_not_watched_to_its_end(followed, monkeypatch):
+    monkeypatch.setattr("tensortap.engines.torch.script.follower._RECORDS_LIMIT", 300)
+
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        data = [torch.full((3,), 1.0) for _ in range(2000)]
+        for x in data[:2]:
+            linear_step(net, optimizer, x[None])
+
+    runs = followed(program)
+    assert runs.counts("net/addmm") == [0, 1, 1]
+    assert 300 < runs.counts("full")[0] < 2000
+
+
+def test_long_steps_without_modules_are_watched_whole_in_the_end(followed, monkeypatch):
+    monkeypatch.setattr("tensortap.engines.torch.script.follower._RECORDS_LIMIT", 100)
+
+    def program():
+        weight = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(4):
+            y = weight
+            for _ in range(200):
+                y = y * 1.0
+            time.sleep(0.1)  # records come in at least this often
+            y.sum().backward()
+            optimizer.step()
+
+    runs = followed(program)
+    assert runs.seen.steps >= 3
+    assert "optimizer/SGD/param_0/add_" in runs.runs[-1].nodes()
+    assert "gradients/mul_199/mul" in runs.runs[-1].nodes()
+
+
+def bad_at(bad_step, steps):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(steps):
+            linear_step(net, optimizer, torch.full((2, 3), float("nan") if step == bad_step else 1.0))
+
+    return program
+
+
+def test_a_healthy_program_of_any_length_keeps_samples_and_its_last_runs(followed):
+    runs = followed(bad_at(-1, 40), keep="samples", last=3)
+    assert runs.steps == [*range(11), 20, 30, 37, 38, 39]
+    assert runs.seen.runs == 40
+
+
+def test_a_ring_keeps_values_of_the_runs_before_a_bad_one_and_nothing_of_others(followed):
+    runs = followed(bad_at(12, 20), keep="none", last=2, more_ops=["DebugIdentity"])
+    # In the step after it, what the bad weights spoil is bad for the first time.
+    assert runs.steps[:4] == [10, 11, 12, 13]
+    for run in runs.runs:
+        assert run.get_tensors("net/addmm", 0, "DebugIdentity")
+    assert runs.seen.suspected == len(runs.steps) - 2

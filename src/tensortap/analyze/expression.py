@@ -167,8 +167,7 @@ class Expression:
         self.references: list[str] = []
         self._names = names
         try:
-            # In parentheses, so that blanks in front are no indentation.
-            tree = ast.parse(f"({_BACKTICKED.sub(self._placeholder, text)})", mode="eval")
+            tree = ast.parse(_BACKTICKED.sub(self._placeholder, text).strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             said = error.msg if isinstance(error, SyntaxError) else str(error)
             raise ExpressionError(f"{text!r} is no expression: {said}.") from None
@@ -326,7 +325,9 @@ class Expression:
             case ast.Slice():
                 return slice(value(node.lower), value(node.upper), value(node.step))
             case ast.Subscript():
-                return value(node.value)[value(node.slice)]
+                array, index = value(node.value), value(node.slice)
+                _check_index(array, index)
+                return array[index]
             case ast.Attribute():
                 if _is_numpy(node.value):
                     return _CONSTANTS[node.attr] if node.attr in _CONSTANTS else getattr(np, node.attr)
@@ -347,9 +348,11 @@ class Expression:
             case ast.Attribute(value=part, attr=name) if _is_numpy(part):
                 if name in ("matmul", "vdot"):
                     _check_operands(ast.MatMult, *arguments[:2])
+                _check_counts(name, arguments, options)
                 return getattr(np, name)(*arguments, **options)
             case ast.Attribute(value=ast.Attribute(value=part, attr="linalg"), attr=name) if _is_numpy(part):
-                if name != "norm" and any(max(np.shape(each), default=0) > MAX_MATRIX for each in arguments):
+                is_cheap = name == "norm" and len(arguments) == 1 and "ord" not in options
+                if not is_cheap and any(max(np.shape(each), default=0) > MAX_MATRIX for each in arguments):
                     raise ExpressionError(f"np.linalg.{name} is limited to {MAX_MATRIX} rows; take a part.")
                 return getattr(np.linalg, name)(*arguments, **options)
             case ast.Attribute(value=part, attr=name):
@@ -397,6 +400,34 @@ def _check_operands(op: type[ast.AST], left: Any, right: Any) -> None:
         raise ExpressionError(f"The result would have {elements} elements; take a part.")
 
 
+def _check_index(array: Any, index: Any) -> None:
+    """Bound what picking elements by an array of places can make."""
+    places = [
+        each
+        for each in (index if isinstance(index, tuple) else (index,))
+        if isinstance(each, (np.ndarray, list))
+    ]
+    if places and isinstance(array, np.ndarray):
+        picked = max(np.size(each) for each in places)
+        if picked * max(math.prod(array.shape[len(places) :]), 1) > MAX_ELEMENTS:
+            raise ExpressionError("The result would be too large; take a part.")
+
+
+_COUNTS = {"histogram": 100_000, "percentile": 1000, "quantile": 1000, "diff": 100}
+"""How much work some functions may be given by their second argument: a number, or a list of so many."""
+
+
+def _check_counts(name: str, arguments: list[Any], options: Mapping[str, Any]) -> None:
+    if name == "diag" and np.ndim(arguments[0]) == 1 and np.size(arguments[0]) > MAX_MATRIX:
+        raise ExpressionError(f"np.diag is limited to {MAX_MATRIX} elements; take a part.")
+    limit = _COUNTS.get(name.removeprefix("nan"))
+    if limit is None:
+        return
+    for each in (*arguments[1:2], *(options.get(key) for key in ("bins", "q", "n"))):
+        if (isinstance(each, int) and each > limit) or np.size(each) > limit:
+            raise ExpressionError(f"np.{name} is limited to {limit} here.")
+
+
 def _check_sizes(arguments: list[Any], options: Mapping[str, Any]) -> None:
     """Bound what functions that broadcast or are given a count can make."""
     arrays = [each for each in arguments if isinstance(each, np.ndarray)]
@@ -407,9 +438,6 @@ def _check_sizes(arguments: list[Any], options: Mapping[str, Any]) -> None:
             total = sum(part.size for part in each if isinstance(part, np.ndarray))
             if total > MAX_ELEMENTS:
                 raise ExpressionError("The result would be too large; take a part.")
-    bins = options.get("bins")
-    if isinstance(bins, int) and bins > 100_000:
-        raise ExpressionError("At most 100000 bins.")
     if len(arrays) > 1:
         try:
             elements = math.prod(np.broadcast_shapes(*(each.shape for each in arrays)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 from tensortap.analyze.health import DTYPE_NAMES, Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
 from tensortap.records import Frame, Node, RunInfo, TensorSpec, split_tensor_name
+from tensortap.store.layout import parse_run_name
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir
@@ -149,24 +151,22 @@ class RunFacts:
 
     def written_variable(self, tensor: str) -> str | None:
         """The variable that an operation in place has changed by making this tensor; None if it did not."""
-        name, seen = tensor, 0
-        while seen < 10_000:
-            node, slot = self.node_of(name), split_tensor_name(name)[1] or 0
-            if node is None:
+        name, was_written = tensor, False
+        for _ in range(10_000):
+            node_name, slot = split_tensor_name(name)
+            # The op type first: most tensors are not written in place, and a node takes a while to make.
+            op_type = self.op_types.get(node_name, "")
+            if op_type in SOURCES:
+                return node_name if was_written and op_type.startswith("Var") else None
+            place = slot or 0
+            if was_written and plain_name(op_type) in VIEWS and op_type != "AccumulateGrad":
+                place = 0
+            elif not is_in_place(op_type) and not (plain_name(op_type) in _HIDDEN_WRITES and place in (3, 4)):
                 return None
-            if node.op_type in SOURCES:
-                return node.name if seen and node.op_type.startswith("Var") else None
-            if node.op_type == "AccumulateGrad":
+            inputs = self.nodes[node_name].inputs
+            if place >= len(inputs):
                 return None
-            written = slot
-            if plain_name(node.op_type) in _HIDDEN_WRITES and slot in (3, 4):
-                pass  # running statistics, which are inputs 3 and 4 too
-            elif not is_in_place(node.op_type):
-                return None
-            if written >= len(node.inputs):
-                return None
-            name = node.inputs[written]
-            seen += 1
+            name, was_written = inputs[place], True
         return None
 
     def __iter__(self) -> Iterator[tuple[str, Health]]:
@@ -177,6 +177,7 @@ class RunFacts:
 
 
 _HIDDEN_WRITES = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"])
+"""Operations that update running statistics: inputs and outputs 3 and 4."""
 
 
 def phase_of(node: Node) -> str:
@@ -285,8 +286,11 @@ def _info_of(dump: DebugDumpDir) -> RunInfo:
     known: RunInfo | None = getattr(dump.source, "info", None)
     if known is not None:
         return known
+    # TensorFlow's own number counts runs that were not debugged, too; commands know a run by that of its directory.
     metadata = dump.source.core_metadata
-    index, step = (metadata[0].session_run_index, metadata[0].global_step) if metadata else (0, -1)
+    named = parse_run_name(dump.dump_root.name)
+    index = named[1] if named else metadata[0].session_run_index if metadata else 0
+    step = metadata[0].global_step if metadata else -1
     return RunInfo(index, step, dump.t0 or 0, dump.source.task)
 
 
@@ -349,9 +353,7 @@ def node_of_proto(message: Any) -> Node:
         control_inputs=tuple(each[1:] for each in message.input if each[:1] == "^"),
         outputs=tuple(specs),
         device=message.device,
-        attributes={
-            key: _attribute(value) for key, value in attributes.items() if key[0] != "_" and key != "T"
-        },
+        attributes=_Attributes(attributes),
         stack=tuple(frame for frame in map(_frame, frames) if frame is not None),
         forward=attributes["_forward"].s.decode() if "_forward" in attributes else None,
     )
@@ -366,6 +368,29 @@ def _tensor_names(inputs: Iterable[str]) -> list[str]:
     ]
 
 
+class _Attributes(Mapping[str, Any]):
+    """The arguments of a node, made from their messages when they are asked for."""
+
+    def __init__(self, messages: Any) -> None:
+        self._messages = messages
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._messages or not _is_argument(key):
+            raise KeyError(key)
+        return _attribute(self._messages[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([key for key in self._messages if _is_argument(key)])
+
+    def __len__(self) -> int:
+        return sum(map(_is_argument, self._messages))
+
+
+def _is_argument(key: str) -> bool:
+    return key[:1] != "_" and key != "T"
+
+
+@functools.cache
 def _frame(text: str) -> Frame | None:
     match = _FRAME.fullmatch(text)
     return Frame(match["file"], int(match["line"]), match["function"]) if match else None

@@ -213,6 +213,7 @@ class Report:
         later_runs: numbers of the runs that were bad afterwards.
         ranks: that wrote here.
         is_session: whether the directory is a session, and not a single run.
+        is_known: whether anything was recorded that tells the health of a tensor.
     """
 
     directory: Path
@@ -224,6 +225,7 @@ class Report:
     ranks: tuple[int, ...] = ()
     notices: tuple[str, ...] = ()
     is_session: bool = True
+    is_known: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

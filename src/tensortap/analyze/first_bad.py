@@ -126,6 +126,7 @@ class _Judged:
         self.bad: list[str] = []
         self.intended_count = 0
         self.notices: tuple[str, ...] = ()
+        self._made_of: dict[str, list[str]] = {}
         for tensor in facts.tensors:
             self.verdicts[tensor] = verdict = self._judge(tensor, exclude)
             if verdict == BAD:
@@ -258,6 +259,12 @@ class _Judged:
 
     def _bad_inputs(self, tensor: str) -> list[str]:
         """The recorded bad tensors that a bad tensor was made of, seen through views."""
+        known = self._made_of.get(tensor)
+        if known is None:
+            known = self._made_of[tensor] = self._find_bad_inputs(tensor)
+        return known
+
+    def _find_bad_inputs(self, tensor: str) -> list[str]:
         node, slot = self.facts.node_of(tensor), split_tensor_name(tensor)[1] or 0
         if node is None:
             return []

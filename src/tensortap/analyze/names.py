@@ -12,7 +12,7 @@ __all__ = ["meant"]
 def meant(name: str, candidates: Iterable[str], count: int = 3) -> str:
     """A sentence that suggests names: similar ones, else those that contain it, else where to find them all.
 
-    >>> meant("model/fc/adddm:0", ["model/fc/addmm:0", "model/conv:0"])
+    >>> meant("model/fc/adddm:0", ["model/fc/addmm:0", "loss"])
     " Did you mean 'model/fc/addmm:0'?"
     >>> meant("conv:0", ["model/fc/addmm:0", "model/encoder/layers/0/conv_depthwise:0"])
     " Names that contain it: 'model/encoder/layers/0/conv_depthwise:0'."

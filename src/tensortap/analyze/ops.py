@@ -163,7 +163,7 @@ def overwrites(op_type: str) -> bool:
 MASK_MAKERS = _names(
     """
     full full_like new_full fill scalar_tensor masked_fill where masked_scatter index_fill index_put
-    constant_pad_nd pad padv2 triu tril copy
+    constant_pad_nd pad padv2 triu tril copy scatter fill_diagonal slice_scatter select_scatter
     """
 )
 """Operations that put constants into tensors: an infinity they make of finite inputs is meant."""

@@ -7,10 +7,11 @@ is what one looks for. What differs from the first compared run on is listed apa
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["Difference", "RankComparison", "Reading", "RunReadings", "compare_ranks"]
 
@@ -61,6 +62,17 @@ class Difference:
     values: Mapping[int, bytes]
     timestamp: int
 
+    def as_dict(self) -> dict[str, Any]:
+        """The difference as JSON has it: pills as numbers, other values as hexadecimal text."""
+        facts = {name: getattr(self, name) for name in ("tensor", "debug_op", "execution", "run", "step")}
+        return {
+            **facts,
+            "equal_runs": self.equal_runs,
+            "odd_ranks": list(self.odd_ranks),
+            "values": {rank: _readable(self.debug_op, value) for rank, value in self.values.items()},
+            "timestamp": self.timestamp,
+        }
+
 
 @dataclass(slots=True)
 class RankComparison:
@@ -86,6 +98,17 @@ class RankComparison:
     def first(self) -> Difference | None:
         """The first tensor that diverged."""
         return self.diverged[0] if self.diverged else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as JSON has it."""
+        return {
+            "ranks": list(self.ranks),
+            "runs": self.runs,
+            "equal": self.equal,
+            "diverged": [each.as_dict() for each in self.diverged],
+            "different": [each.as_dict() for each in self.different],
+            "missing": {key: list(ranks) for key, ranks in self.missing.items()},
+        }
 
 
 _Key = tuple[str, str, int]
@@ -149,6 +172,12 @@ def _keys_in_time(by_rank: Mapping[int, Mapping[_Key, Reading]]) -> list[_Key]:
     for readings in by_rank.values():
         ordered.update(dict.fromkeys(readings))
     return list(ordered)
+
+
+def _readable(debug_op: str, value: bytes) -> Any:
+    if debug_op == "DebugNumericSummary" and len(value) % 8 == 0:
+        return list(struct.unpack(f"<{len(value) // 8}d", value))
+    return value[:64].hex()
 
 
 def _odd(values: Mapping[int, bytes]) -> tuple[int, ...]:

@@ -71,6 +71,14 @@ def search_session(
     if first is not None:
         first = _told_whole(session, first, home, runs)
         reports = [_with_first(report, first) for report in reports]
+    counts = session.counts()
+    missing = counts.get("dropped", 0) + counts.get("failed", 0)
+    if missing:
+        notices.append(f"{missing} records were dropped or failed: what they would have shown is not known.")
+    if first is None and not looked_at and not counts.get("muted"):
+        looked_at = sum(
+            len(session.tensors(op)) for op in ("DebugNumericSummary", "DebugIdentity", "DebugNanCount")
+        )
     later = [run.index for run in chosen if first is not None and condition is None and run.index > first.run]
     return Report(
         Path(session.root),
@@ -81,6 +89,7 @@ def search_session(
         tuple(dict.fromkeys(later)),
         tuple(session.tasks()),
         tuple(notices),
+        is_known=first is not None or bool(counts.get("muted")) or bool(looked_at),
     )
 
 
@@ -112,6 +121,7 @@ def search_run(
         ranks=(facts.info.task,),
         notices=tuple(report.notices),
         is_session=session is not None,
+        is_known=bool(facts.tensors) or facts.is_muted,
     )
 
 
@@ -161,7 +171,7 @@ def _told_whole(
 ) -> Finding:
     """The finding with what earlier runs say about it."""
     if first.phase == "parameter" or (first.node.op_type.startswith("Var") and first.phase == "optimizer"):
-        origin = _origin(first, runs)
+        origin = _origin(session, first, runs)
         if origin.run is None:
             return replace(first, origin=origin)
         advice = f"Look at run {origin.run}, where it began."
@@ -178,28 +188,22 @@ def _told_whole(
     return first
 
 
-def _origin(first: Finding, runs: Sequence[RunRef]) -> Origin:
+def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Origin:
     """Where a parameter that was bad when its run began has become bad."""
-    before = [run for run in runs if run.index < first.run]
-    if not before:
-        if first.run == 0:
-            return Origin("It was so in the first run: it was made or loaded that way.")
-        return Origin(f"Nothing was recorded before run {first.run}, so where it became so is not known.")
-    for run in reversed(before):
+    since = _bad_since(session, first)
+    for run in reversed([run for run in runs if run.index < since]):
         try:
-            facts = facts_of_dump(run.open(validate=False))
+            facts = _facts_of_run(run, runs)
         except (OSError, ValueError):
             continue
         if facts.info.task != first.rank:
             continue
         found = search(facts).first_bad
-        if found is not None and found.phase in ("parameter", "input") and run is not before[0]:
-            continue  # it was bad before that run, too
         if found is not None:
             made = f"{found.node.name} made it so in run {run.index}: {found.cause.sentence}"
             return Origin(made, run.index, found.node.name)
         written = [each for each in facts.tensors if facts.written_variable(each) == first.node.name]
-        gap = first.run - run.index
+        gap = since - run.index
         when = f"run {run.index}" + ("" if gap == 1 else f", {gap} runs earlier and the last one recorded,")
         if written:
             return Origin(
@@ -207,4 +211,20 @@ def _origin(first: Finding, runs: Sequence[RunRef]) -> Origin:
                 "something that is not part of the step, such as loading a checkpoint."
             )
         return Origin(f"It was good in {when}; what changed it was not recorded.")
-    return Origin("The runs before cannot be read, so where it became so is not known.")
+    if since == 0:
+        return Origin("It was so in the first run: it was made or loaded that way.")
+    return Origin(
+        f"Nothing that can be read was recorded before run {since}, so where it became so is not known."
+    )
+
+
+def _bad_since(session: SessionDir, first: Finding) -> int:
+    """The first of the runs up to this one in all of which the parameter was bad."""
+    history = session.history(first.tensor)
+    history = history[(history["task"] == first.rank) & (history["run"] < first.run)]
+    since = first.run
+    for row in history[::-1]:
+        if not (row["nan"] or row["neg_inf"] or row["pos_inf"]):
+            break
+        since = int(row["run"])
+    return since

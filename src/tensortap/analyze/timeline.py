@@ -1,24 +1,22 @@
-"""Queries over traces of profiled steps: where time and memory went, and several traces put on one clock."""
+"""Queries over traces of profiled steps: where time and memory went."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tensortap.store.trace_file import Event, TraceFile, micros
+from tensortap.store.trace_file import Event, TraceFile, process_names
 
 __all__ = [
-    "MergedTrace",
     "Op",
     "Peak",
     "StepTrace",
     "Total",
     "memory_by",
-    "merged",
     "peaks",
     "read_step",
     "time_by",
@@ -115,7 +113,7 @@ class Total:
 
 def read_step(trace: TraceFile) -> StepTrace:
     """Ops, peaks and duration of a trace of ours or of TensorFlow."""
-    names = _process_names(trace.events)
+    names = process_names(trace.events)
     slices = [event for event in trace.events if event["ph"] == "X"]
     ops = tuple(_ops([event for event in slices if event.get("cat") == "Op"], names))
     steps = [event for event in slices if event.get("cat") == "Step"]
@@ -158,14 +156,6 @@ def _step(trace: TraceFile) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def _process_names(events: Iterable[Event]) -> dict[Any, str]:
-    return {
-        event.get("pid"): str(event.get("args", {}).get("name", ""))
-        for event in events
-        if event["ph"] == "M" and event.get("name") == "process_name"
-    }
-
-
 def _time(event: Event) -> float:
     return float(event.get("ts", 0))
 
@@ -188,7 +178,7 @@ def _ops(events: Sequence[Event], names: Mapping[Any, str]) -> Iterator[Op]:
         yield Op(
             node,
             str(args.get("op") or event.get("name", "")),
-            names.get(event.get("pid"), "").removesuffix(" Compute"),
+            names.get(event.get("pid", 0), "").removesuffix(" Compute"),
             _time(event),
             _duration(event),
             max(0.0, _duration(event) - inner[place]),
@@ -231,7 +221,7 @@ _Found = tuple[str, int, bool, int, tuple[tuple[str, int], ...], float]
 
 def _told_peaks(trace: TraceFile) -> list[_Found]:
     """Peaks that the trace itself tells; none if they are not as we write them."""
-    told = trace.facts.get("peaks")
+    told: Any = trace.facts.get("peaks")
     try:
         return [
             (
@@ -243,6 +233,7 @@ def _told_peaks(trace: TraceFile) -> list[_Found]:
                 float(peak["ts"]),
             )
             for allocator, peak in told.items()
+            if peak["bytes"] > 0
         ]
     except (AttributeError, LookupError, TypeError, ValueError):
         return []
@@ -345,129 +336,3 @@ def peaks(traces: Sequence[StepTrace]) -> list[Peak]:
             if peak.allocator not in highest or peak.nbytes > highest[peak.allocator].nbytes:
                 highest[peak.allocator] = peak
     return sorted(highest.values(), key=lambda peak: -peak.nbytes)
-
-
-# --- several traces --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MergedTrace:
-    """Several traces as one.
-
-    Attributes:
-        events: names first.
-        facts: the clock, and of each part: file, rank, host, pid, step and by how much it was moved.
-        notices: what a reader should know, in words.
-    """
-
-    events: list[Event]
-    facts: dict[str, Any]
-    notices: list[str]
-
-
-def merged(traces: Sequence[TraceFile]) -> MergedTrace:
-    """Put traces on one clock: zero is the first moment of any of them.
-
-    Processes keep their ids unless two traces use the same ones. A trace that does not tell the wall clock of its
-    time zero begins at zero.
-    """
-    starts = [_first_nanos(trace) for trace in traces]
-    clocks = [_clock(trace) for trace in traces]
-    known = [clock + start for clock, start in zip(clocks, starts, strict=True) if clock is not None]
-    zero = min(known, default=0)
-    shifts = [-start if clock is None else clock - zero for clock, start in zip(clocks, starts, strict=True)]
-    pids, identities = _renumbered(traces)
-    titles = _titles(traces)
-    names: list[Event] = []
-    others: list[Event] = []
-    for number, (trace, shift) in enumerate(zip(traces, shifts, strict=True)):
-        for event in trace.events:
-            moved = _moved(event, shift, number, pids, identities, titles)
-            (names if event["ph"] == "M" else others).append(moved)
-    parts = [_part(trace, shift) for trace, shift in zip(traces, shifts, strict=True)]
-    return MergedTrace(
-        names + others, {"version": 1, "zero_nanos": zero, "merged": parts}, _notices(traces, clocks)
-    )
-
-
-def _first_nanos(trace: TraceFile) -> int:
-    times = [event["ts"] for event in trace.events if "ts" in event and event["ph"] != "M"]
-    return round(min(times, default=0) * 1000)
-
-
-def _clock(trace: TraceFile) -> int | None:
-    zero = trace.facts.get("zero_nanos")
-    return zero if isinstance(zero, int) and not isinstance(zero, bool) else None
-
-
-def _renumbered(
-    traces: Sequence[TraceFile],
-) -> tuple[dict[tuple[int, Any], Any], dict[tuple[int, str], int]]:
-    """New process ids where traces share them; new ids of arrows and objects, which are known in the whole file."""
-    used = [dict.fromkeys(event.get("pid", 0) for event in trace.events) for trace in traces]
-    owners = Counter(pid for each in used for pid in each)
-    taken = {pid for pid, n in owners.items() if n == 1}
-    # Viewers take the thread that has its process's number for the main one; so a new number is none of a thread.
-    avoided = taken | {event.get("tid") for trace in traces for event in trace.events}
-    free = (number for number in count() if number not in avoided)
-    pids = {
-        (number, pid): pid if pid in taken else next(free) for number, each in enumerate(used) for pid in each
-    }
-    identities: dict[tuple[int, str], int] = {}
-    for number, trace in enumerate(traces):
-        for event in trace.events:
-            if "id" in event:
-                identities.setdefault((number, str(event["id"])), len(identities))
-    return pids, identities
-
-
-def _titles(traces: Sequence[TraceFile]) -> dict[tuple[int, str], str]:
-    """Names of processes, with rank or file in front where several traces use the same."""
-    names = [set(_process_names(trace.events).values()) for trace in traces]
-    owners = Counter(name for each in names for name in each)
-    ranks = [_rank(trace) for trace in traces]
-    are_distinct = None not in ranks and len(set(ranks)) == len(ranks)
-    titles = {}
-    for number, each in enumerate(names):
-        owner = f"rank {ranks[number]}" if are_distinct else str(traces[number].path)
-        titles.update({(number, name): f"{owner}: {name}" if owners[name] > 1 else name for name in each})
-    return titles
-
-
-def _moved(
-    event: Event,
-    shift_nanos: int,
-    number: int,
-    pids: Mapping[tuple[int, Any], Any],
-    identities: Mapping[tuple[int, str], int],
-    titles: Mapping[tuple[int, str], str],
-) -> Event:
-    moved = {**event, "pid": pids[number, event.get("pid", 0)]}
-    if "id" in event:
-        moved["id"] = identities[number, str(event["id"])]
-    if event["ph"] == "M":
-        if event.get("name") == "process_name":
-            name = str(event.get("args", {}).get("name", ""))
-            moved["args"] = {**event.get("args", {}), "name": titles[number, name]}
-    elif "ts" in event:
-        moved["ts"] = micros(round(event["ts"] * 1000) + shift_nanos)
-    return moved
-
-
-def _part(trace: TraceFile, shift_nanos: int) -> dict[str, Any]:
-    told = {key: trace.facts[key] for key in ("rank", "step", "host", "pid") if key in trace.facts}
-    return {"file": trace.path.name, **told, "moved_micros": shift_nanos / 1000}
-
-
-def _notices(traces: Sequence[TraceFile], clocks: Sequence[int | None]) -> list[str]:
-    notices = [
-        f"{str(trace.path)!r} does not tell its wall clock; it is shown from time zero on."
-        for trace, clock in zip(traces, clocks, strict=True)
-        if clock is None
-    ]
-    hosts = sorted({str(trace.facts["host"]) for trace in traces if "host" in trace.facts})
-    if len(hosts) > 1:
-        notices.append(
-            f"The clocks of {', '.join(hosts)} are taken to agree; check that they are synchronised."
-        )
-    return notices

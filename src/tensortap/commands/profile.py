@@ -129,13 +129,17 @@ _SECTIONS = {
 
 def _headline(traces: Sequence[StepTrace]) -> str:
     facts = _heading(traces)
-    steps, ranks = facts["steps"], sorted({trace.rank for trace in traces if trace.rank is not None})
     numbers = sorted({trace.step for trace in traces if trace.step is not None})
-    who = f"step {numbers[0]}" if steps == 1 and numbers else f"{steps} step{'s' if steps > 1 else ''}"
-    if steps > 1 and numbers:
-        who += f" ({_shortened(numbers)})"
+    ranks = sorted({trace.rank for trace in traces if trace.rank is not None})
+    steps = facts["steps"]
+    if numbers:
+        who = f"step{'s' if len(numbers) > 1 else ''} {_shortened(numbers)}"
+    else:
+        who = f"{steps} step{'s' if steps > 1 else ''}"
     if len(ranks) > 1:
         who += f" of ranks {_shortened(ranks)}"
+    if any(trace.steps > 1 for trace in traces):  # merged: they overlap
+        return f"{who}: {_time(facts['micros'])} from the first to the last; {facts['ops']:,.0f} ops each"
     busy = facts["busy_micros"] / facts["micros"] if facts["micros"] else 0.0
     each = ", each" if steps > 1 else ""
     return f"{who}{each}: {_time(facts['micros'])}, ops running {busy:.0%} of it; {facts['ops']:,.0f} ops"

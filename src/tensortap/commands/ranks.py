@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensortap.commands.common import print_json, print_table, say
 
@@ -59,38 +58,11 @@ def run(options: argparse.Namespace) -> int:
         rank_readings(session, options.op or COMPARED_OPS, part=options.name, last=options.last)
     )
     if options.json:
-        print_json({**comparison_as_dict(found), "notices": session.notices})
+        print_json({**found.as_dict(), "notices": session.notices})
         return 0
     _print(found, options)
     say(session.notices)
     return 0
-
-
-def comparison_as_dict(found: RankComparison) -> dict[str, Any]:
-    """The comparison as JSON has it."""
-    return {
-        "ranks": list(found.ranks),
-        "runs": found.runs,
-        "equal": found.equal,
-        "diverged": [_as_dict(each) for each in found.diverged],
-        "different": [_as_dict(each) for each in found.different],
-        "missing": {key: list(ranks) for key, ranks in found.missing.items()},
-    }
-
-
-def _as_dict(difference: Difference) -> dict[str, Any]:
-    facts = asdict(difference)
-    facts["odd_ranks"] = list(difference.odd_ranks)
-    facts["values"] = {rank: _value(difference.debug_op, raw) for rank, raw in difference.values.items()}
-    return facts
-
-
-def _value(debug_op: str, raw: bytes) -> Any:
-    import numpy as np
-
-    if debug_op == "DebugNumericSummary" and len(raw) % 8 == 0:
-        return np.frombuffer(raw, np.float64).tolist()
-    return raw[:64].hex()
 
 
 def _print(found: RankComparison, options: argparse.Namespace) -> None:

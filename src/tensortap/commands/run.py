@@ -115,6 +115,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     voice = Voice.of_this_process(root)
     answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, condition)
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
+    watch.hooks.extend(_further_hooks(options, root))
     return partial(_start, program, watch, answerer)
 
 
@@ -195,7 +196,6 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
         condition=None if condition is None else _over_pills(condition),
         stop=options.stop,
         interceptor=options.interceptor,
-        hooks=tuple(_further_hooks(options, root)),
         **how,
     )
 

@@ -65,6 +65,7 @@ class Answerer:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._finding: Finding | None = None
+        self._ends_blank = False
         self.failed = False
 
     def begin(self) -> None:
@@ -145,10 +146,11 @@ class Answerer:
     def _show(self, page: Page) -> None:
         text = _Text(self._stream)
         page.show(text)
-        self._write(f"\n{text.getvalue()}")
+        self._write(text.getvalue() if self._ends_blank else f"\n{text.getvalue()}")
 
     def _write(self, text: str) -> None:
         with self._lock:
+            self._ends_blank = text.endswith("\n\n")
             try:
                 tqdm = sys.modules.get("tqdm")
                 if tqdm is not None and hasattr(tqdm, "tqdm"):
@@ -188,7 +190,7 @@ def _summary(watch: Any, report: Report, root: str, rank: int) -> Page:
         _count(seen.steps, "optimizer step"),
         _count(seen.tensors, "tensor"),
         _count(seen.records, "record"),
-        f"{sum(sink.counts.lost for sink in seen.kept):,} dropped",
+        f"{sum(counts.lost for counts in seen.kept):,} dropped",
     ]
     if seen.skipped:
         facts.append(f"{_count(seen.skipped, 'step')} skipped by the gradient scaler")
@@ -204,14 +206,16 @@ def _summary(watch: Any, report: Report, root: str, rank: int) -> Page:
         commands = [f"tensortap ls {where}", f"tensortap health {where}"]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
-        rank = f" on rank {found.rank}" if len(report.ranks) > 1 else ""
-        page.field("health", f"bad since step {found.step}{rank}: {found.node.name}{line}", "red")
+        place = f" on rank {found.rank}" if len(report.ranks) > 1 else ""
+        page.field("health", f"bad since step {found.step}{place}: {found.node.name}{line}", "red")
         task = f" --task {found.rank}" if found.rank else ""
         commands = [f"tensortap why {where}", f"tensortap ls {where} --run {found.run}{task} --bad"]
-    written = size_text(sum(sink.counts.written_bytes for sink in seen.kept))
+    if any(watch.root.glob("timelines/timeline-*")):
+        commands.append(f"tensortap profile {shlex.quote(os.path.join(root, 'timelines'))}")
+    written = size_text(sum(counts.written_bytes for counts in seen.kept))
     page.field("kept", f"{_count(report.runs, 'run')}, {written}, in {root}")
-    for place, command in enumerate(commands):
-        page.line("  ", (f"{'' if place else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
+    for number, command in enumerate(commands):
+        page.line("  ", (f"{'' if number else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
     return page
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 HELP = "show the program with the nodes each line made"
 DESCRIPTION = """Show which lines of the program the nodes of a run come from.
 
-  tensortap source dumps                  the files
-  tensortap source dumps model.py         its lines that made nodes, bad ones marked
-  tensortap source dumps model.py:31      the nodes of one line and their health
+  tensortap source dumps              the files
+  tensortap source dumps model.py     its lines that made nodes, bad ones marked
+  tensortap source dumps model.py:31  the nodes of one line and their health
 """
 
 

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
-    from tensortap.analyze.timeline import merged
+    from tensortap.analyze.trace_merge import merged
     from tensortap.store.trace_file import find_traces, read_trace, write_trace
 
     output: Path = options.output
@@ -56,9 +56,7 @@ def run(options: argparse.Namespace) -> int:
     found = [path for each in options.traces for path in find_traces(each.expanduser())]
     paths = list({path.resolve(): path for path in found if path.resolve() != output.resolve()}.values())
     if len(paths) < 2:
-        raise ValueError(
-            f"There is nothing to merge with {str(paths[0])!r}; name two traces or more." if paths else ""
-        )
+        raise ValueError(f"One trace is nothing to merge; name two or more besides {str(output)!r}.")
     result = merged([read_trace(path) for path in paths])
     size = write_trace(output, result.events, result.facts)
     say(result.notices)

@@ -63,6 +63,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         session = found if isinstance(found, SessionDir) else None
         report = search_run(open_run(options), session, exclude=options.exclude, condition=condition)
+    if not report.is_known:
+        raise ValueError(
+            f"No health was recorded in {str(options.directory)!r}, so nothing can be said; watch with the debug op "
+            "DebugNumericSummary."
+        )
     if options.json:
         print_json(report.as_dict())
     else:

@@ -105,6 +105,8 @@ class Streamer:
 
     def urls_for_run(self) -> list[str]:
         """Where the coming run goes: the servers that are not down. Watching for the others would be for nothing."""
+        if self._options.spool_dir is not None:
+            return list(self.urls)
         down = {sender.address for sender in self.senders() if sender.is_down}
         for sender in self.senders():
             if sender.address in down:

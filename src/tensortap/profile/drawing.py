@@ -59,7 +59,7 @@ class Drawing:
         self._first, self._last = self._span()
         self._zero = 0 if facts is None else self._first
         self._productions = Productions()
-        inferred = [
+        self._made = [
             (self._productions.add(execution, (number, self._tids[number][place]), output), place)
             for number, device in enumerate(self._devices)
             for place, execution in enumerate(device.executions)
@@ -67,8 +67,7 @@ class Drawing:
         ]
         self._edges = list(self._find_edges())
         self._neighbours: dict[tuple[int, int], dict[int, Execution]] = {}
-        self._made = inferred
-        self._lives = [life for life, _ in inferred]
+        self._lives = [life for life, _ in self._made]
         self._is_exact = facts is not None and bool(self._devices and facts.lives)
         if facts is not None and self._is_exact:
             self._lives = exact_lives(facts.lives, self._lives, self._first, self._last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Protocol
 
 from tensortap.profile.executions import Execution
@@ -82,14 +83,15 @@ def lanes_by_thread(executions: Sequence[Execution], names: Mapping[int, str]) -
 
 
 def packed(intervals: Sequence[Interval]) -> list[int]:
-    """A lane for each interval, in which nothing overlaps; few lanes, the early and long ones first."""
+    """A lane for each interval, the lowest in which it does not overlap another."""
     lanes = [0] * len(intervals)
-    ends: list[int] = []
+    taken: list[tuple[int, int]] = []  # end and lane
+    free: list[int] = []
     for place in sorted(range(len(intervals)), key=lambda i: (intervals[i].start, -intervals[i].end)):
-        start, end = intervals[place].start, intervals[place].end
-        lane = next((number for number, last in enumerate(ends) if last <= start), len(ends))
-        ends[lane:] = [end, *ends[lane + 1 :]]
-        lanes[place] = lane
+        while taken and taken[0][0] <= intervals[place].start:
+            heappush(free, heappop(taken)[1])
+        lanes[place] = heappop(free) if free else len(taken)
+        heappush(taken, (intervals[place].end, lanes[place]))
     return lanes
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tensortap.engines.graph import Graph
 from tensortap.profile.chrome_trace import ChromeTrace
 from tensortap.profile.drawing import Drawing
 from tensortap.profile.facts import StepFacts
 from tensortap.profile.lifetimes import AllocationMaximum
-from tensortap.records import Node
 from tensortap.store.trace_file import TraceTooLargeError, write_trace
 
 __all__ = ["StepStatsAnalysis", "Timeline", "WrittenTrace"]
@@ -63,9 +63,8 @@ class Timeline:
             facts: what the engine knows beyond the message.
         """
         self._stats = step_stats
-        nodes = getattr(graph, "nodes", None)
-        if facts is None and isinstance(nodes, tuple) and nodes and isinstance(nodes[0], Node):
-            facts = StepFacts.of(nodes)
+        if facts is None and isinstance(graph, Graph) and len(graph):
+            facts = StepFacts.of(graph.nodes)
         self._facts = facts
 
     def generate_chrome_trace_format(
@@ -132,13 +131,12 @@ class Timeline:
 def _write_longest(path: Path, drawing: Drawing, left_out: list[str], max_bytes: int | None) -> WrittenTrace:
     """Half of the slices, a quarter … until they fit."""
     events = list(drawing.events())
-    durations = sorted((event["dur"] for event in events if event["ph"] == "X"), reverse=True)
-    keep = len(durations) // 2
+    slices = sorted((event for event in events if event["ph"] == "X"), key=lambda event: -event["dur"])
+    keep = len(slices) // 2
     while keep:
-        shortest = durations[keep]
-        kept = [event for event in events if event["ph"] != "X" or event["dur"] > shortest]
-        dropped = len(events) - len(kept)
-        said = [*left_out, f"{dropped} slices of at most {shortest} µs"]
+        dropped = {id(event) for event in slices[keep:]}
+        kept = [event for event in events if id(event) not in dropped]
+        said = [*left_out, f"{len(dropped)} slices of at most {slices[keep]['dur']} µs"]
         try:
             size = write_trace(path, kept, drawing.other_facts(said), max_bytes=max_bytes)
             return WrittenTrace(path, size, tuple(said))

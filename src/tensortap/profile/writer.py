@@ -58,7 +58,7 @@ class ProfileWriter:
         self._stacks = stacks
         self._suffix = ".json.gz" if gzip else ".json"
         self._queue = WriterQueue(max_bytes=MAX_PENDING, name="tensortap-profile")
-        self._graph_version = -1
+        self._shown_graph: tuple[Graph | None, int] = (None, 0)
         self.dropped = 0
         self.events: EventWriter = get_event_writer(directory)
 
@@ -112,13 +112,13 @@ class ProfileWriter:
         self.events.add_run_metadata(RunMetadata(step_stats=step_stats), f"step_{step}")
 
     def add_graph(self, graph: Graph, step: int = 0) -> None:
-        """Write the graph if it has changed, so that TensorBoard has nodes to show the numbers on.
+        """Write the graph if it has grown, so that TensorBoard has nodes to show the numbers on.
 
         It shows the last one, provided that they have different steps.
         """
-        version = graph.version
-        if version != self._graph_version:
-            self._graph_version = version
+        now = (graph, len(graph.nodes))
+        if now != self._shown_graph:
+            self._shown_graph = now
             self.events.add_graph(graph.as_graph_def(), step)
 
     def _lost(self, step: int, why: object) -> None:

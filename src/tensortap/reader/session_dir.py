@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensortap.reader.dump_dir import DebugDumpDir
+from tensortap.store.description import read_description
 from tensortap.store.format import DumpFormatError
 from tensortap.store.health import PILL_COLUMNS, PILL_OP, HealthHistory, history_dtype
 from tensortap.store.session import health_files, list_runs
@@ -126,6 +127,18 @@ class SessionDir:
                 except DumpFormatError as error:
                     self._note(str(error))
         return {run.name for run in self.runs} - cleared
+
+    def counts(self) -> dict[str, int]:
+        """What the writers of all runs counted together, such as records muted or dropped."""
+        total: dict[str, int] = {}
+        for run in self.runs:
+            try:
+                counted = read_description(run.path).counts
+            except (OSError, ValueError):
+                continue  # tfdbg's layout counts nothing, and what is damaged is noted by who opens it
+            for reason, number in counted.items():
+                total[reason] = total.get(reason, 0) + number
+        return total
 
     def tensors(self, debug_op: str | None = None) -> list[str]:
         """Names of all tensors that any run recorded, or that one debug op recorded."""

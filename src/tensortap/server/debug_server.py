@@ -37,6 +37,8 @@ __all__ = ["DebugServer"]
 log = logging.getLogger(__name__)
 
 _STOP_SECS = 5.0
+_SAID = 10_000
+"""Different warnings; whoever causes more of them wants to fill the log."""
 
 
 class DebugServer:
@@ -187,6 +189,11 @@ class DebugServer:
         self.stop()
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether streams end because the server does."""
+        return self._state == "stopped"
+
+    @property
     def address(self) -> str:
         """Where clients stream to, such as `127.0.0.1:6064`."""
         return f"{_bracketed(self.host)}:{self._port}"
@@ -312,7 +319,7 @@ class DebugServer:
 
     def say_once(self, key: object, message: str, *arguments: object) -> None:
         """Log a warning, the first time only."""
-        if key not in self._said:
+        if key not in self._said and len(self._said) < _SAID:
             self._said.add(key)
             log.warning(message, *arguments)
 

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tensortap.records import Record, tensor_name
 from tensortap.server.limits import checked_name
+from tensortap.store.values import numpy_dtype
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, EventReply, WireError
 
-__all__ = ["CLOSED", "STATE_NAMES", "Gates", "Hit", "WatchKey"]
+__all__ = ["CLOSED", "STATE_NAMES", "GateClient", "Gates", "Hit", "WatchKey", "replacement"]
 
 CLOSED = "closed"
 STATE_NAMES = {DISABLED: CLOSED, READ_ONLY: "open", READ_WRITE: "breakpoint"}
@@ -192,3 +195,27 @@ class GateClient:
     def waits_at(self, key: WatchKey) -> bool:
         """Whether the client waits for a reply after a value of this key."""
         return bool(self._told) and self._told.get(key) == READ_WRITE
+
+
+def replacement(record: Record, value: Any) -> Any:
+    """A value that somebody gave, in the form in which it can take the place of a record's own.
+
+    Raises:
+        ValueError: shape or dtype do not fit.
+    """
+    kind = numpy_dtype(record.dtype)
+    if kind is None:
+        raise ValueError(f"{record.watch_key} is of type {record.dtype}, which cannot be replaced.")
+    try:
+        array = np.asarray(value, np.float64 if kind.kind == "V" else None)
+        given = array.astype(kind)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"The value for {record.watch_key} cannot be {record.dtype}: {error}.") from None
+    if given.ndim == 0:
+        given = np.full(record.shape, given, kind)
+    if given.shape != tuple(record.shape):
+        raise ValueError(
+            f"The value for {record.watch_key} has shape {list(given.shape)}; it needs {list(record.shape)}, "
+            "or one number for all elements."
+        )
+    return given

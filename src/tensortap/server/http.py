@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from tensortap.server import views
-from tensortap.server.gates import CLOSED, STATE_NAMES, WatchKey
+from tensortap.server.gates import CLOSED, STATE_NAMES, WatchKey, replacement
 from tensortap.server.job import Job
 from tensortap.server.statistics import prometheus_text
 from tensortap.wire.debug_service import WireError
@@ -333,10 +333,10 @@ class _Api:
         hit = next((hit for hit in job.gates.hits() if hit.id == number), None)
         if hit is None:
             raise HTTPException(404, f"Nobody waits at breakpoint {number}; it was released or gave up.")
-        replacement = views.replacement(hit.record, body["value"]) if body.get("value") is not None else None
-        if not job.gates.release(number, replacement):
+        value = None if body.get("value") is None else replacement(hit.record, body["value"])
+        if not job.gates.release(number, value):
             raise HTTPException(404, f"Nobody waits at breakpoint {number} any more.")
-        return _json({"released": number, "replaced": replacement is not None})
+        return _json({"released": number, "replaced": value is not None})
 
     # --- finding -----------------------------------------------------------------------------------
 

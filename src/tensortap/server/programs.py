@@ -7,6 +7,7 @@ A traceback gives a graph its source lines if it names nearly all of the graph's
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict, deque
 from typing import Any
 
@@ -34,6 +35,10 @@ class Programs:
         self._traceback_bytes = 0
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._file_bytes = 0
+        self._version = 0
+        self._stored: weakref.WeakKeyDictionary[SessionStore, tuple[int, dict[str, str]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def add_traceback(self, message: bytes) -> None:
         """Keep where the ops of a graph were made.
@@ -73,14 +78,21 @@ class Programs:
             with self._lock:
                 self._file_bytes += len(content) - len(self._files.pop(path, b""))
                 self._files[path] = content
+                self._version += 1
                 while self._file_bytes > self._limit:
                     self._file_bytes -= len(self._files.popitem(last=False)[1])
 
     def sources_for(self, store: SessionStore) -> dict[str, str]:
         """Digests of all files by path, stored with the session."""
         with self._lock:
-            files = dict(self._files)
-        return {path: store.put("sources", content) for path, content in files.items()}
+            version, files = self._version, dict(self._files)
+            known = self._stored.get(store)
+        if known is not None and known[0] == version:
+            return known[1]
+        digests = {path: store.put("sources", content) for path, content in files.items()}
+        with self._lock:
+            self._stored[store] = version, digests
+        return digests
 
     def with_source_lines(self, graph: bytes) -> bytes:
         """A GraphDef whose nodes carry their lines, if a traceback fits it; else as it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _KEEPALIVE_MILLISECONDS = 20_000
 """After so long without a sign of life a client is asked for one, and given up after as long again."""
+_AFTERMATH_SECS = 0.02
+"""The messages of a stream also end when its client dies, and only a moment later is that known."""
 
 
 def make_grpc_server(server: DebugServer, limits: Limits) -> grpc.Server:
@@ -81,11 +84,16 @@ class _Service:
 
     def _events(self, stream: Stream, messages: Iterator[bytes], context: Any) -> Iterator[Any]:
         error: str | None = "The stream broke off before the run ended."
+        gone = threading.Event()
+        context.add_callback(gone.set)
         try:
             for message in messages:
                 reply = stream.take(message)
                 if reply is not None:
                     yield reply
+            if not stream.is_complete and (self._server.is_stopping or gone.wait(_AFTERMATH_SECS)):
+                self._server.statistics.add(broken=1)
+                return
             last = stream.last_reply()
             error = None
             # The run is complete on disk before the client sees the end of the stream.
@@ -135,7 +143,10 @@ class _Service:
 
     def _refuse(self, context: Any, problem: WireError) -> NoReturn:
         self._server.statistics.add(refused=1)
-        log.warning("%s: %s", context.peer(), problem)
+        host = context.peer().rpartition(":")[0]
+        self._server.say_once(
+            ("refused", host), "%s is refused; whatever else it gets wrong is only counted: %s", host, problem
+        )
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(problem)[:1000])
         raise AssertionError("abort raises")
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from tensortap.records import KeyTable, Record, RecordBatch, RunInfo
-from tensortap.server.gates import GateClient, WatchKey
+from tensortap.server.gates import GateClient, WatchKey, replacement
 from tensortap.server.handler import StreamHandler
 from tensortap.server.job import DEFAULT_JOB, Job
 from tensortap.server.limits import checked_name
+from tensortap.store.tensor_proto import fill_tensor
 from tensortap.store.writer import RunWriter
 from tensortap.wire.batches import BatchDecoder
 from tensortap.wire.debug_service import Event, GraphDef, WireError
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 _TASK = re.compile(r"/task:(\d{1,9})(?:/|$)")
 _OF_PATIENCE = 0.9
 """A client that has given up goes on sending to a server that does not listen; so the server gives up first."""
+_A_DAY = 86_400_000_000
+"""In microseconds: more than clocks differ. Whoever is from the future would never be too old."""
 _INDEX_BYTES = 128
 """What a record takes on disk besides its value, roughly."""
 _checked_tables: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
@@ -91,6 +94,7 @@ class Stream:
         self._keys: set[tuple[str, int, str, str]] = set()
         self._pending = 0
         self._closed = False
+        self._is_complete = False
 
     # --- events ------------------------------------------------------------------------------------
 
@@ -127,8 +131,14 @@ class Stream:
             reply = self._describe(read_metadata(event))
         elif kind == RUN_END:
             self._ending = read_run_end(event)
+            self._is_complete = True
             self._refer(self._ending.graphs)
         return reply
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the client has said that this was all; only ours do."""
+        return self._is_complete
 
     def last_reply(self) -> Any | None:
         """What the client should still be told when it has sent everything."""
@@ -144,7 +154,7 @@ class Stream:
         self._closed = True
         self._server.change_pending(-self._pending)
         if self._writer is None and self._metadata is not None:
-            self._open_run("")
+            self._call(self._open_run, "")
         self._end_run(error or self._ending.error)
         self._call_handler("on_end", error)
 
@@ -160,8 +170,8 @@ class Stream:
     def _describe(self, metadata: StreamMetadata) -> Any:
         if self._metadata is not None:
             raise WireError("A second metadata event came on one stream; each run has a stream of its own.")
-        self._metadata = metadata
         self._job = self._join(metadata.grpc_path.strip("/") or metadata.session or DEFAULT_JOB)
+        self._metadata = metadata
         self._job.latest_run = max(self._job.latest_run, metadata.info.index)
         if metadata.process or self._graph_devices:
             self._open_run(next(iter(self._graph_devices), ""))
@@ -252,6 +262,8 @@ class Stream:
         if self._job.alerts.see(record):
             self._server.statistics.add(alerts=1)
         answer = self._call_handler("on_tensor", record)
+        if answer is not None:
+            answer = self._call(replacement, record, answer)
         key = WatchKey(record.node_name, record.output_slot, record.debug_op)
         if self._gates is None:
             return None
@@ -285,8 +297,6 @@ class Stream:
                 )
         reply = self._gates[1].reply()
         if answer is not None:
-            from tensortap.store.tensor_proto import fill_tensor
-
             fill_tensor(reply.tensor, answer, record.dtype, record.shape)
         return reply
 
@@ -367,7 +377,7 @@ class Stream:
             self._job = self._join(DEFAULT_JOB)
         now = time.time_ns() // 1000
         info = self._metadata.info if self._metadata is not None else RunInfo(-1, -1, now)
-        if info.timestamp <= 0:
+        if not 0 < info.timestamp < now + _A_DAY:
             info = replace(info, timestamp=now)
         found = _TASK.search(device)
         if found and not (self._metadata and self._metadata.process):
@@ -418,7 +428,7 @@ class Stream:
             return function(*arguments)
         except Exception:
             self._server.statistics.add(failures=1)
-            log.exception("The stream handler failed; the stream goes on.")
+            log.exception("%s failed; the stream goes on.", getattr(function, "__qualname__", function))
             return None
 
 

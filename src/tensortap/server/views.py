@@ -13,9 +13,9 @@ from tensortap.analyze.slicing import split_slices
 from tensortap.reader import DebugDumpDir, DebugTensorDatum, SessionDir, has_inf_or_nan
 from tensortap.reader.rank_readings import rank_readings
 from tensortap.reader.session_dir import RunRef
-from tensortap.records import Record
 from tensortap.server.gates import Hit
 from tensortap.server.job import Job
+from tensortap.store.description import RUNNING, read_description
 from tensortap.store.health import PILL_COLUMNS, PILL_OP
 from tensortap.store.values import numpy_dtype
 from tensortap.suggest import nearest
@@ -32,7 +32,6 @@ __all__ = [
     "open_run",
     "plain",
     "ranks",
-    "replacement",
     "source",
     "tensor_names",
     "value_as_json",
@@ -94,28 +93,33 @@ def list_runs(job: Job, task: int | None, limit: int | None) -> dict[str, Any]:
         if len(rows) == limit:
             break
         try:
-            run = ref.open(validate=False)
+            row = _summary(ref)
         except (OSError, ValueError) as error:
-            rows.append({"name": ref.name, "run": ref.index, "error": str(error)})
-            continue
-        if task in (None, run.source.task):
-            rows.append(_summary(run, ref))
+            row = {"name": ref.name, "run": ref.index, "task": None, "error": str(error)}
+        if task in (None, row["task"]):
+            rows.append(row)
     return {"runs": rows[::-1], "total": len(session.runs), "notices": session.notices}
 
 
-def _summary(run: DebugDumpDir, ref: RunRef) -> dict[str, Any]:
-    metadata = run.source.core_metadata
+def _summary(ref: RunRef) -> dict[str, Any]:
+    """A run in one line, from its description alone; of one that is not over, the records are counted."""
+    description = read_description(ref.path)
+    counts = description.counts
+    records, nbytes = counts.get("written"), counts.get("written_bytes")
+    if description.status == RUNNING:
+        data = ref.open(validate=False).dumped_tensor_data
+        records, nbytes = len(data), sum(datum.dump_size_bytes or 0 for datum in data)
     return {
         "name": ref.name,
         "run": ref.index,
-        "task": run.source.task,
-        "step": metadata[0].global_step if metadata else -1,
+        "task": description.info.task,
+        "step": description.info.global_step,
         "timestamp": ref.timestamp,
-        "status": getattr(run.source, "status", None),
-        "error": run.error,
-        "records": run.size,
-        "bytes": sum(datum.dump_size_bytes or 0 for datum in run.dumped_tensor_data),
-        "counts": run.counts,
+        "status": description.status,
+        "error": description.error,
+        "records": records,
+        "bytes": nbytes,
+        "counts": counts,
     }
 
 
@@ -273,11 +277,9 @@ def health(job: Job, tensor: str, limit: int | None) -> dict[str, Any]:
 
 def ranks(job: Job, part: str, last: int | None) -> dict[str, Any]:
     """Which rank differs first."""
-    from tensortap.commands.ranks import comparison_as_dict
-
     session = session_of(job)
     found = compare_ranks(rank_readings(session, part=part, last=last))
-    return {**comparison_as_dict(found), "notices": session.notices}
+    return {**found.as_dict(), "notices": session.notices}
 
 
 def describe_hit(hit: Hit) -> dict[str, Any]:
@@ -299,30 +301,6 @@ def describe_hit(hit: Hit) -> dict[str, Any]:
         "since": hit.since,
         "first_elements": peek,
     }
-
-
-def replacement(record: Record, value: Any) -> Any:
-    """A value from a request that can take the place of a record's own.
-
-    Raises:
-        ValueError: shape or dtype do not fit.
-    """
-    kind = numpy_dtype(record.dtype)
-    if kind is None:
-        raise ValueError(f"{record.watch_key} is of type {record.dtype}, which cannot be replaced.")
-    try:
-        array = np.asarray(value, np.float64 if kind.kind == "V" else None)
-        given = array.astype(kind)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"The value for {record.watch_key} cannot be {record.dtype}: {error}.") from None
-    if given.ndim == 0:
-        given = np.full(record.shape, given, kind)
-    if given.shape != tuple(record.shape):
-        raise ValueError(
-            f"The value for {record.watch_key} has shape {list(given.shape)}; it needs {list(record.shape)}, "
-            "or one number for all elements."
-        )
-    return given
 
 
 def plain(value: Any) -> Any:

@@ -43,9 +43,14 @@ class Graph(NamedTuple):
 
 
 class GraphCache:
-    """The graphs of the last runs, and which of them the server has."""
+    """The graphs of the last runs, and which of them the server has.
 
-    def __init__(self) -> None:
+    Args:
+        sends_once: a graph that was taken once counts as known to the server.
+    """
+
+    def __init__(self, sends_once: bool = True) -> None:
+        self._sends_once = sends_once
         self._lock = threading.Lock()
         self._nodes: tuple[Node, ...] = ()
         self._gated: tuple[str, ...] = ()
@@ -65,7 +70,8 @@ class GraphCache:
         """Those that the server does not have; from now on it counts as having them."""
         with self._lock:
             unknown = [graph for graph in graphs if graph.digest not in self._known]
-            self._known.update(graph.digest for graph in unknown)
+            if self._sends_once:
+                self._known.update(graph.digest for graph in unknown)
             return unknown
 
     def forget(self) -> None:

@@ -24,6 +24,7 @@ from tensortap.wire.events import StreamMetadata
 
 if TYPE_CHECKING:
     from tensortap.sink.sender import Sender
+    from tensortap.sink.spool import Spool
 
 __all__ = ["RunStream"]
 
@@ -35,6 +36,8 @@ NOT_KEPT = "not kept by the server"
 QUEUE_FULL = "queue full"
 PROGRAM_ENDED = "program ended before they were sent"
 NOT_SENDABLE = "no form in the protocol"
+SPOOLED = "spooled to be delivered later"
+SPOOL_FULL = "spool failed or full"
 
 PARCEL_BYTES = 1 << 20
 PARCEL_ITEMS = 256
@@ -67,6 +70,8 @@ class RunStream:
     Attributes:
         lost_because: why it was given up, None as long as it was not.
         all_sent: gRPC has taken the last message.
+        brings_graph: one of them was a graph, which later runs will not send again.
+        is_spooled: it goes to the disk instead.
     """
 
     def __init__(self, sender: Sender, metadata: StreamMetadata, gates: Gates, counts: Counts) -> None:
@@ -76,6 +81,8 @@ class RunStream:
         self.counts = counts
         self.lost_because: str | None = None
         self.all_sent = False
+        self.brings_graph = False
+        self.is_spooled = False
         self.end: RunEnd | None = None
         self._answered = threading.Event()
         self._items: deque[Item] = deque()
@@ -145,7 +152,7 @@ class RunStream:
 
     def wait_for_answer(self, timeout: float) -> bool:
         """Wait until the server has answered for the first time; False if it does not."""
-        return self._answered.wait(timeout) and self.lost_because is None
+        return self._answered.wait(timeout) and self.lost_because is None and not self.is_spooled
 
     def finish(self, end: RunEnd) -> None:
         """The run is over."""
@@ -178,8 +185,13 @@ class RunStream:
         self._expected.append(None)
         yield messages.opening()
         self._answered.wait()  # or given up, which the sender sees to
+        if self.is_spooled:
+            return
         if self.sender.takes_batches:
             messages.use_batches()
+        yield from self._contents(messages)
+
+    def _contents(self, messages: Messages) -> Iterator[bytes]:
         while self.lost_because is None and (items := self._take()) is not None:
             for is_question, group in groupby(items, lambda item: isinstance(item, Question)):
                 if is_question:
@@ -191,6 +203,7 @@ class RunStream:
         if self.lost_because is not None or self.end is None:
             return
         for graph in messages.graphs(self.end):
+            self.brings_graph = True
             self._expected.append(None)
             yield from self._sending(graph)
         yield from self._sending(messages.ending(self.end, self.counts.as_dict()))
@@ -208,6 +221,8 @@ class RunStream:
             return
         self._expected.append(question)
         yield from self._sending(parts)
+        if self.is_spooled:
+            question.settled.set()  # nobody will reply
 
     def _sending(self, messages: Iterable[bytes]) -> Iterator[bytes]:
         for message in messages:
@@ -260,6 +275,46 @@ class RunStream:
             (NOT_SENDABLE, record.dtype), "%s cannot be sent, which is counted: %s.", record.watch_key, error
         )
 
+    # --- to the disk, in a thread of its own -------------------------------------------------------
+
+    def divert(self, spool: Spool) -> bool:
+        """Have the stream spooled; False if part of it has been sent already."""
+        with self.sender.changed:
+            if self._over or self._begun:
+                return False
+            self._begun = self.is_spooled = True
+            self.sender.spooling.append(self)
+        self._answered.set()  # whoever waits for the server need not any more
+        threading.Thread(target=self._spool, args=(spool,), name="tensortap-spool", daemon=True).start()
+        return True
+
+    def _spool(self, spool: Spool) -> None:
+        def messages() -> Iterator[bytes]:
+            made = Messages(spool.graphs, self.metadata)
+            made.use_batches()
+            yield made.opening()
+            yield from self._contents(made)
+
+        info = self.metadata.info
+        try:
+            spool.write(f"{info.timestamp}-{info.index}", messages())
+        except Exception as error:
+            notices.warn(
+                (SPOOL_FULL, self.sender.address, type(error)),
+                "Runs for the debug server %s cannot be spooled any more; they are counted as dropped: %s",
+                self.sender.address,
+                error,
+            )
+            self.lose(SPOOL_FULL)
+        else:
+            with self.sender.changed:
+                self._over = True
+                records = self._records
+            self._drop(SPOOLED, records)
+        with self.sender.changed:
+            self.sender.spooling.remove(self)
+        self._settle()
+
     # --- in the thread that reads replies ----------------------------------------------------------
 
     def _read(self, call: Any) -> None:
@@ -293,6 +348,11 @@ class RunStream:
     def is_answered(self) -> bool:
         """Whether the server has replied."""
         return self._answered.is_set()
+
+    @property
+    def is_out_of_the_way(self) -> bool:
+        """Whether the next run may begin, although the server has not confirmed this one."""
+        return self.all_sent and not self.brings_graph
 
     @property
     def can_begin_again(self) -> bool:

@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tensortap.sink.base import Counts, log, notices
+from tensortap.sink.base import Counts, RunEnd, log, notices
 from tensortap.sink.gates import Gates
 from tensortap.sink.messages import GraphCache
-from tensortap.sink.run_stream import CONNECTION_LOST, PROGRAM_ENDED, REFUSED, UNREACHABLE, RunStream
+from tensortap.sink.run_stream import CONNECTION_LOST, PROGRAM_ENDED, REFUSED, SPOOLED, UNREACHABLE, RunStream
+from tensortap.sink.spool import Spool, without_batches
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.sink.transport import grpc
 from tensortap.wire.debug_service import (
@@ -48,6 +49,8 @@ _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _USELESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 _TICK_SECS = 0.1
 _ANOTHER_ATTEMPT_SECS = 2.0
+_SLOWEST_DELIVERY_SECS, _SLOWEST_DELIVERY_RATE = 30.0, 1e6
+_ENDED = "The program ended before the run did."
 TOKEN_VARIABLE = "TENSORTAP_TOKEN"
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -72,6 +75,8 @@ class Sender:
         skipped_runs: how many of the program's runs were not even watched, because the server was down.
         pending_bytes: memory of records that wait or are being sent.
         takes_batches: whether the server does.
+        spooling: streams that are being written to the disk.
+        delivered_runs: how many spooled runs the server has got since.
     """
 
     def __init__(self, address: str, options: StreamOptions) -> None:
@@ -84,6 +89,10 @@ class Sender:
         self.graphs = GraphCache()
         self.pending_bytes = 0
         self.takes_batches = False
+        self.spooling: list[RunStream] = []
+        self.delivered_runs = 0
+        self._is_delivering = False
+        self._may_deliver = True
         self._server: str | None = None
         self._waiting: deque[RunStream] = deque()
         self._active: list[RunStream] = []
@@ -96,6 +105,7 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._channel: Any = None
         self._told: dict[str, int] | None = None
+        self._spool: tuple[tuple[str, int], Spool] | None = None
 
     # --- in the training thread --------------------------------------------------------------------
 
@@ -110,6 +120,16 @@ class Sender:
         limit = self.options.connect_timeout_secs
         return min(limit, _ANOTHER_ATTEMPT_SECS) if self._failed_attempts else limit
 
+    @property
+    def spool(self) -> Spool | None:
+        """Where runs go that the server cannot take."""
+        directory, max_bytes = self.options.spool_dir, self.options.spool_max_bytes
+        if directory is None:
+            return None
+        if self._spool is None or self._spool[0] != (directory, max_bytes):
+            self._spool = ((directory, max_bytes), Spool(directory, self.address, max_bytes))
+        return self._spool[1]
+
     def has_room(self, weight: int) -> bool:
         """Whether the queue can take so many bytes; a larger item is taken when the queue is empty."""
         return not self.pending_bytes or self.pending_bytes + weight <= self.options.max_queue_bytes
@@ -123,8 +143,16 @@ class Sender:
                 self._waiting.append(stream)
                 self.changed.notify_all()
                 return stream
-        stream.lose(UNREACHABLE)
+        self._abandon(stream, UNREACHABLE)
         return stream
+
+    def _abandon(self, stream: RunStream, reason: str) -> None:
+        """Spool a stream that cannot be sent, if that is wanted and nothing of it has been sent; else lose it."""
+        spool = self.spool
+        if spool is None or not stream.divert(spool):
+            stream.lose(reason)
+        else:
+            self._may_deliver = True
 
     def call(self, make: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
         """Send tracebacks or source files some time soon: pairs of a method and a message, made when it is time."""
@@ -152,6 +180,8 @@ class Sender:
         return (
             bool(self._calls)
             or self._calls_under_way > 0
+            or self._is_delivering
+            or any(stream.end is not None for stream in self.spooling)
             or any(stream.end is not None for stream in (*self._waiting, *self._active))
         )
 
@@ -166,8 +196,14 @@ class Sender:
             self._is_answering = False
             self.changed.notify_all()
         for stream in streams:
-            stream.lose(PROGRAM_ENDED)
+            stream.finish(RunEnd(error=_ENDED))
+            self._abandon(stream, PROGRAM_ENDED)
             stream.cancel()
+        with self.changed:
+            for stream in self.spooling:
+                stream.end = stream.end or RunEnd(error=_ENDED)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: not self.spooling, self.options.flush_secs)
         if channel is not None:
             channel.close()
 
@@ -179,13 +215,19 @@ class Sender:
             if counts == self._told:
                 return
             self._told = counts
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.counts.dropped.items())
+        dropped = dict(self.counts.dropped)
+        spooled = dropped.pop(SPOOLED, 0)
         records, runs = _plural(counts["written"], "record"), _plural(self.runs, "run")
         sentences = [f"{records} of {runs} arrived at the debug server {self.address}"]
-        if reasons:
-            sentences.append(f"{_plural(counts['dropped'], 'record')} dropped ({reasons})")
+        if dropped:
+            reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
+            sentences.append(f"{_plural(sum(dropped.values()), 'record')} dropped ({reasons})")
+        if spooled:
+            sentences.append(f"{_plural(spooled, 'record')} {SPOOLED}")
         if self.skipped_runs:
             sentences.append(f"{_plural(self.skipped_runs, 'run')} not watched while it was down")
+        if self.delivered_runs:
+            sentences.append(f"{_plural(self.delivered_runs, 'spooled run')} delivered")
         say = log.warning if len(sentences) > 1 else log.info
         say("%s.", "; ".join(sentences))
 
@@ -210,7 +252,8 @@ class Sender:
                 stream, call = self._next_stream(), self._next_call()
                 late = [] if stream or call else self._overdue()
                 if not (stream or call or late):
-                    self.changed.wait(_TICK_SECS if self._active or self._waiting else None)
+                    if not self._start_delivery():
+                        self.changed.wait(_TICK_SECS if self._active or self._waiting else None)
                     continue
             try:
                 if call is not None:
@@ -232,8 +275,8 @@ class Sender:
             return None
         if self._active and not self._is_answering:
             return None  # one attempt at a time
-        if any(stream.end is not None and not stream.all_sent for stream in self._active):
-            return None  # the run before is being sent; graphs and records arrive in the order of runs
+        if any(stream.end is not None and not stream.is_out_of_the_way for stream in self._active):
+            return None  # runs arrive in their order
         stream = self._waiting.popleft()
         self._active.append(stream)
         return stream
@@ -250,12 +293,14 @@ class Sender:
         return [(stream, reason) for stream, reason in reasons if reason is not None]
 
     def _give_up(self, stream: RunStream, reason: str) -> None:
+        if stream.overdue(time.monotonic()) != reason:
+            return  # it has come back in the last moment
         if reason == UNREACHABLE:
             why = f"has not answered for {self.connect_timeout_secs:g} s"
         else:
             why = f"has taken nothing for {self.options.stall_timeout_secs:g} s"
         self._rest(why)
-        stream.lose(reason)
+        self._abandon(stream, reason)
         self._leave(stream)
         stream.cancel()  # last: how its call ends is no news any more
 
@@ -273,7 +318,7 @@ class Sender:
             self.changed.notify_all()
         self.graphs.forget()
         for stream in lost:
-            stream.lose(UNREACHABLE)
+            self._abandon(stream, UNREACHABLE)
         notices.warn(
             (UNREACHABLE, self.address),
             "The debug server %s %s. Training goes on; records are dropped and counted until it takes them "
@@ -344,12 +389,60 @@ class Sender:
         ours = [(CLIENT_KEY, "1"), (PATIENCE_KEY, patience)]
         return [*ours, *([token_metadata(token)] if token else [])]
 
+    # --- delivering what was spooled, in a thread of its own ---------------------------------------
+
+    def _start_delivery(self) -> bool:
+        if not self._is_answering or self._waiting or self._is_delivering or not self._may_deliver:
+            return False
+        spool, self._may_deliver = self.spool, False
+        if spool is None or not spool.files():
+            return False
+        self._is_delivering = True
+        threading.Thread(target=self._deliver, args=(spool,), name="tensortap-deliver", daemon=True).start()
+        return True
+
+    def _deliver(self, spool: Spool) -> None:
+        try:
+            for path in spool.files():
+                if self._is_answering:
+                    self._deliver_file(spool, path)
+        except Exception:
+            log.exception("Delivering spooled runs to the debug server %s failed.", self.address)
+        with self.changed:
+            self._is_delivering = False
+            self.changed.notify_all()
+
+    def _deliver_file(self, spool: Spool, path: Path) -> None:
+        with spool.claim(path) as messages:
+            if messages is None:
+                return  # another rank has it
+            method = self._connected().stream_stream(SEND_EVENTS, None, EventReply.FromString)
+            call = method(
+                messages if self.takes_batches else without_batches(messages),
+                metadata=self._metadata(),
+                timeout=_SLOWEST_DELIVERY_SECS + path.stat().st_size / _SLOWEST_DELIVERY_RATE,
+            )
+            try:
+                for _ in call:
+                    pass
+            except grpc.RpcError:
+                if call.code() in (*_LOST, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    return  # it stays for another time
+                log.warning(
+                    "The debug server %s refused the spooled run %s: %s", self.address, path, call.details()
+                )
+                path.replace(path.with_suffix(".refused"))
+            else:
+                path.unlink(missing_ok=True)
+                self.delivered_runs += 1
+
     # --- what streams report -----------------------------------------------------------------------
 
     def on_answer(self, accepts: str | None, server: str | None) -> None:
         """A stream got its first reply."""
         with self.changed:
             self.takes_batches = accepts == ACCEPTS_BATCHES
+            self._may_deliver |= not self._is_answering
             self._is_answering = True
             self._down_until = 0.0
             self._failed_attempts = 0
@@ -366,23 +459,24 @@ class Sender:
             return
         if code is grpc.StatusCode.OK and stream.all_sent:
             stream.arrive(written)
-        elif stream.lost_because is None:
+        elif stream.lost_because is None and not stream.is_spooled:
             self._explain(code, details)
             stream.lose(CONNECTION_LOST if code in _LOST else REFUSED)
         self._leave(stream)  # last: who waits for the stream to leave finds it counted
 
     def _begins_again(self, stream: RunStream, code: Any) -> bool:
         """Put a stream back that lost its connection before it had sent a record."""
-        if code not in _LOST or not stream.can_begin_again:
+        if code not in _LOST:
             return False
-        self.graphs.forget()
         with self.changed:
-            self._is_answering = False
-            if stream.overdue(time.monotonic()) is not None:
+            is_ours = stream in self._active and stream.can_begin_again
+            if not is_ours or stream.overdue(time.monotonic()) is not None:
                 return False
+            self._is_answering = False
             self._active.remove(stream)
             self._waiting.appendleft(stream)
             self.changed.notify_all()
+        self.graphs.forget()
         return True
 
     def _explain(self, code: Any, details: str) -> None:

@@ -23,6 +23,9 @@ class StreamOptions:
         gate_timeout_secs: how long a run with gated watches waits for the server to say which of them it wants.
         breakpoint_timeout_secs: how long a run waits at a breakpoint; then it goes on, with a warning.
         flush_secs: how long the end of a session, or of the program, waits for the last records.
+        spool_dir: a directory for runs that a server which is away cannot take. They are delivered when it is back, or
+            by the next program that streams to it.
+        spool_max_bytes: how much may be kept there for one server.
         token: for a server that wants one; the environment variable TENSORTAP_TOKEN by default.
         ca_file: certificates (PEM) to trust for a server that speaks TLS; plain text without it.
 
@@ -39,6 +42,8 @@ class StreamOptions:
     gate_timeout_secs: float = 1.0
     breakpoint_timeout_secs: float = 60.0
     flush_secs: float = 10.0
+    spool_dir: str | None = None
+    spool_max_bytes: int = 1 << 30
     token: str | None = None
     ca_file: str | None = None
 

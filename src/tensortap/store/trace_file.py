@@ -15,6 +15,7 @@ import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BufferedWriter
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "TraceTooLargeError",
     "find_traces",
     "micros",
+    "process_names",
     "read_trace",
     "trace_text",
     "write_trace",
@@ -140,9 +142,9 @@ def _open_for_writing(path: Path, compressed: bool) -> Iterator[IO[bytes]]:
         if not compressed:
             yield file
             return
-        # Without name and time in the header, the same trace makes the same file.
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as zipped:
-            yield zipped  # type: ignore[misc]  # gzip's files can all that is asked of them here
+        # Without name and time in the header, the same trace makes the same file. Compressing line by line is slow.
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as zipped, BufferedWriter(zipped, 1 << 18) as buffered:
+            yield buffered
 
 
 def read_trace(path: Path) -> TraceFile:
@@ -210,6 +212,19 @@ def _what_is_wrong(event: Any) -> str:
         if isinstance(event.get(key), (dict, list)):
             return f"{key!r} of {{}} is neither number nor text"
     return "" if isinstance(event.get("args", {}), dict) else "'args' of {} is no object"
+
+
+def process_names(events: Iterable[Event]) -> dict[Any, str]:
+    """What the events call their processes, by number.
+
+    >>> process_names([{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "Allocators"}}])
+    {0: 'Allocators'}
+    """
+    return {
+        event.get("pid", 0): str(event.get("args", {}).get("name", ""))
+        for event in events
+        if event["ph"] == "M" and event.get("name") == "process_name"
+    }
 
 
 def find_traces(path: Path) -> list[Path]:

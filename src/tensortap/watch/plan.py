@@ -95,6 +95,7 @@ class WatchPlan:
     def __init__(self, watches: Sequence[_Watch], gates: Gates = ()) -> None:
         self._watches = tuple(watches)
         self._gates = gates
+        self._gated_keys: dict[int, tuple[tuple[Node, ...], list[str]]] = {}
         self._names_matched: list[set[str]] = [set() for _ in self._watches]
         self._all_matched_in: tuple[Node, ...] | None = None
         self._resolved: dict[Any, Wanted | None] = {}
@@ -129,15 +130,20 @@ class WatchPlan:
         """Whether a debug op publishes to debug servers only while they ask for it."""
         return any(op.gated_grpc for ops in self._ops for op in ops)
 
-    def gated_keys(self, nodes: Iterable[Node], url: int) -> list[str]:
+    def gated_keys(self, nodes: tuple[Node, ...], url: int) -> list[str]:
         """The watch keys, on outputs of these nodes, that a server could open the gates of."""
-        return [
+        known = self._gated_keys.get(url)
+        if known is not None and known[0] == nodes:  # the same objects, run after run
+            return known[1]
+        keys = [
             f"{node.tensor(slot)}:{op.name}"
             for node in nodes
             for slot in range(len(node.outputs))
             for op, urls in self.wanted(node, slot) or ()
             if op.gated_grpc and url in urls
         ]
+        self._gated_keys[url] = nodes, keys
+        return keys
 
     def wanted(self, node: Node, slot: int) -> Wanted | None:
         """What to do with an output; None for nothing. Answered from memory after the first time."""

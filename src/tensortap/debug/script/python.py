@@ -45,8 +45,8 @@ class Program:
 
     @property
     def label(self) -> str:
-        """The program as the user knows it."""
-        return "the code" if self.kind == "code" else self.name
+        """The program as the user knows it, in short."""
+        return {"code": "the code", "script": os.path.basename(self.name)}.get(self.kind, self.name)
 
     def check(self) -> None:
         """Refuse a script that is not there, before anything else happens.

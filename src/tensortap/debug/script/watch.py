@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from tensortap.debug.hooks import DumpingDebugHook
 from tensortap.debug.script.alarm import Alarm, Condition
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
-from tensortap.sink.base import RunEnd, Sink, log
+from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
@@ -51,7 +51,6 @@ class ScriptOptions:
         condition: what is bad besides NaN and infinities.
         stop: end the program after the run with the first bad value.
         interceptor: what observes runs; see docs/native.md.
-        hooks: further hooks around every run.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
     20
@@ -67,7 +66,6 @@ class ScriptOptions:
     condition: Condition | None = None
     stop: bool = False
     interceptor: str | None = None
-    hooks: Sequence[Any] = ()
 
 
 def is_sample(index: int) -> bool:
@@ -91,6 +89,7 @@ class Seen:
         records: records made.
         tensors: different tensors, as far as they were counted.
         suspected: runs in which something bad was new.
+        kept: what became of the records of each run that is kept.
     """
 
     runs: int = 0
@@ -100,7 +99,7 @@ class Seen:
     records: int = 0
     tensors: int = 0
     suspected: int = 0
-    kept: list[FileSink] = field(default_factory=list)
+    kept: list[Counts] = field(default_factory=list)
 
 
 class ScriptWatch:
@@ -112,7 +111,7 @@ class ScriptWatch:
             never bad before; whether that is more than an intended infinity.
 
     Attributes:
-        hook: to be called around every run.
+        hooks: to be called around every run; others may be added before the first.
         records: how many records the run that has begun last has made so far.
         on_records: called, in any thread, when records come in.
         seen: counts.
@@ -126,7 +125,8 @@ class ScriptWatch:
         self._judge = judge
         self._dumper = _ScriptDumper(options, self)
         self.root = self._dumper.root
-        self.hook = _ScriptHook(self._dumper, options)
+        self._hook = _ScriptHook(self._dumper, options)
+        self.hooks: list[Any] = [self._hook]
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
         self._settled = 0
@@ -137,7 +137,7 @@ class ScriptWatch:
     @property
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
-        return self.hook.is_watching
+        return self._hook.is_watching
 
     def is_settled(self, timeout: float = JUDGE_SECS) -> bool:
         """Wait until all suspected runs so far have been judged; False if that takes too long."""
@@ -250,7 +250,7 @@ class _ListeningSink(RetainedSink):
 
     def _opened(self, open_file: Callable[[], FileSink]) -> FileSink:
         file = open_file()
-        self._watch.seen.kept.append(file)
+        self._watch.seen.kept.append(file.counts)
         return file
 
     def write(self, record: Record) -> None:

@@ -92,7 +92,7 @@ class Observation:
     failed: tuple[BaseException, Node] | None = None
     ran_compiled: bool = False
     stayed_compiled: bool = False
-    executions: bytes = b""
+    executions: bytearray = field(default_factory=bytearray)
     profile: StepProfile | None = None
     faults: int = 0
 

@@ -175,7 +175,7 @@ class Decoder:
             observation.nodes[:] = self._executed()
             if plan.traced:
                 nbytes = 40 * self.library.tt_execution_count(self.handle)
-                observation.executions = ctypes.string_at(self.library.tt_executions(self.handle), nbytes)
+                observation.executions += ctypes.string_at(self.library.tt_executions(self.handle), nbytes)
             self.library.tt_end(self.handle, session)
             self._run = None
             self._call = _ARGUMENTS_OF_NOTHING

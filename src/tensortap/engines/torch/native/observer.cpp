@@ -210,6 +210,7 @@ struct Thread {
   int opaque_depth = 0;  // depth of the op whose inside is not looked at, 0 for none
   bool busy = false;     // ops of our own
   int64_t calls = 0;     // RecordFunctions of this run so far, our own ones included: the profiler sees the same
+  const void* starting = nullptr;  // the last of them; a run inside a run has two callbacks, which both see it
   Pending pending;
 };
 
@@ -1300,7 +1301,10 @@ void guarded(Thread& thread, Observer& observer, const char* where, Work work) {
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   Thread& thread = this_thread();
-  thread.calls += 1;
+  if (thread.starting != &fn) {
+    thread.starting = &fn;
+    thread.calls += 1;
+  }
   if (thread.busy) return nullptr;
   thread.depth += 1;
   if (thread.opaque_depth != 0) return nullptr;
@@ -1312,6 +1316,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   Thread& thread = this_thread();
+  thread.starting = nullptr;
   if (thread.busy || thread.depth == 0) return;
   thread.depth -= 1;
   if (thread.opaque_depth != thread.depth + 1) return;
@@ -1430,6 +1435,7 @@ EXPORT void tt_end(Observer* observer, Session* session) {
   observer->end_run();
   Thread& thread = this_thread();
   std::swap(session->saved, thread);
+  thread.calls += session->saved.calls;  // of a run inside a run, which the profiler of the outer one has seen
   delete session;
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -71,10 +70,6 @@ class Calls:
     def after(self, position: int) -> int:
         """The place behind a call and everything inside it."""
         return self._after[position]
-
-    def at(self, moment: int) -> int:
-        """The place of the last call that began at a moment or before; -1 if there is none."""
-        return bisect_right(self._calls, moment, key=lambda call: call.start) - 1
 
 
 class DeviceEvent(NamedTuple):

@@ -39,7 +39,7 @@ class Joined:
     unmatched: int = 0
 
 
-def join(threads: Sequence[Calls], nodes: Sequence[Node], executions: bytes) -> Joined:
+def join(threads: Sequence[Calls], nodes: Sequence[Node], executions: bytes | bytearray) -> Joined:
     """Find the nodes of a run in the profiler's record."""
     joined = Joined()
     if executions:
@@ -50,7 +50,9 @@ def join(threads: Sequence[Calls], nodes: Sequence[Node], executions: bytes) -> 
     return joined
 
 
-def _by_number(joined: Joined, threads: Sequence[Calls], nodes: Sequence[Node], executions: bytes) -> None:
+def _by_number(
+    joined: Joined, threads: Sequence[Calls], nodes: Sequence[Node], executions: bytes | bytearray
+) -> None:
     numbers = {calls.thread: number for number, calls in enumerate(threads)}
     last = -1
     for position, thread, call, slot, address in np.frombuffer(executions, "<i8").reshape(-1, 5).tolist():

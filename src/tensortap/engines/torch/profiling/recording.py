@@ -25,6 +25,7 @@ from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.program import Program
 from tensortap.profile.step import Measured, StepProfile
+from tensortap.records import Node
 from tensortap.sink.base import notices
 
 __all__ = ["has_compiled_modules", "step_recorded"]
@@ -119,6 +120,7 @@ class _Recording:
     def __init__(self, options: RunOptions) -> None:
         self._memory = options.trace_memory
         self._thread = threading.current_thread().name
+        self._process = os.getpid()
         self._stopped = False
         self._profiler = _torch.profile(
             use_kineto=True,
@@ -133,6 +135,8 @@ class _Recording:
 
     def _make_way(self, *args: Any, **kwargs: Any) -> Any:
         """The program starts a profiler of its own, in the middle of the run: it goes before ours."""
+        if os.getpid() != self._process:  # a child of the program, which has nothing to do with us
+            return self._prepare(*args, **kwargs)
         self._stop()
         _say_once(
             "The program started its own torch.profiler during a profiled step; that step has no profile."
@@ -152,7 +156,7 @@ class _Recording:
             _one_at_a_time.release()
 
     def stop(self, seen: Observation) -> StepProfile | None:
-        """End the recording; what is known of the run's nodes is read when the profile is worked out."""
+        """End the recording. The observation of the run's nodes ends a little later, and is read when it has."""
         end = time.time_ns()
         try:
             result = self._stop()
@@ -163,22 +167,37 @@ class _Recording:
             return None
         # Bound here: the rank of a process may be gone when somebody asks.
         return StepProfile(
-            partial(_work_out, result, seen, self._memory, self._thread, devices.rank(), self._start, end)
+            partial(
+                _work_out,
+                result,
+                seen.nodes,
+                seen.executions,
+                memory=self._memory,
+                thread=self._thread,
+                rank=devices.rank(),
+                start=self._start,
+                end=end,
+            )
         )
 
 
-def _work_out(
-    result: Any, seen: Observation, memory: bool, thread: str, rank: int, start: int, end: int
-) -> Measured:
+def _work_out(result: Any, nodes: list[Node], executions: bytearray, **facts: Any) -> Measured:
     # Imported here: protobuf messages are of no use to runs that nobody profiles.
     from tensortap.engines.torch.profiling.stats import measured
 
-    return measured(result, seen, memory=memory, thread=thread, rank=rank, start=start, end=end)
+    return measured(result, nodes, executions, **facts)
 
 
 def _accelerator() -> str | None:
+    """The kind of accelerator, if PyTorch can profile it."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return None if found is None else found.type
+    if found is None:
+        return None
+    is_added = found.type == torch._C._get_privateuse1_backend_name()
+    activity = getattr(
+        torch.profiler.ProfilerActivity, "PrivateUse1" if is_added else found.type.upper(), None
+    )
+    return found.type if activity in torch.profiler.supported_activities() else None  # type: ignore[no-untyped-call]
 
 
 @contextmanager

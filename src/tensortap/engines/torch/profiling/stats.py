@@ -9,7 +9,6 @@ from typing import Any
 
 from tensorboard.compat.proto.step_stats_pb2 import StepStats  # type: ignore[attr-defined]
 
-from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.profiling.events import (
     Calls,
     DeviceEvent,
@@ -30,13 +29,22 @@ __all__ = ["measured"]
 
 
 def measured(
-    result: Any, seen: Observation, *, memory: bool, thread: str, rank: int, start: int, end: int
+    result: Any,
+    nodes: Sequence[Node],
+    executions: bytes | bytearray,
+    *,
+    memory: bool,
+    thread: str,
+    rank: int,
+    start: int,
+    end: int,
 ) -> Measured:
     """Work out the profile of a run.
 
     Args:
         result: what PyTorch's profiler recorded.
-        seen: what was observed of the same run.
+        nodes: of the same run.
+        executions: of these nodes, as in `Observation`.
         memory: whether it recorded allocations.
         thread: name of the thread that ran the step.
         rank: of the process.
@@ -45,11 +53,11 @@ def measured(
     """
     recorded = result.events()
     threads = calls_of(recorded)
-    joined = join(threads, seen.nodes, seen.executions)
-    operations = operations_of(threads, seen.nodes, joined)
+    joined = join(threads, nodes, executions)
+    operations = operations_of(threads, nodes, joined)
     allocations = allocations_of(result, rank) if memory else []
     host = device_name("cpu", rank=rank)
-    writer = _Writer(seen.nodes, joined.addresses, usage_of(allocations, operations))
+    writer = _Writer(nodes, joined.addresses, usage_of(allocations, operations))
     for place, operation in enumerate(operations):
         writer.add(place, operation, host)
     for number, calls in enumerate(threads):
@@ -58,10 +66,8 @@ def measured(
     launchers = _launchers(threads, operations) if events else {}
     for event in events:
         writer.add_device_event(event, launchers.get(event.launched_by))
-    facts = {
-        each.name: OpFacts.of(seen.nodes[each.node], each.sequence) for each in operations if each.node >= 0
-    }
-    lives = lives_of(allocations, operations, _made(operations, seen.nodes, joined), start)
+    facts = {each.name: OpFacts.of(nodes[each.node], each.sequence) for each in operations if each.node >= 0}
+    lives = lives_of(allocations, operations, _made(operations, nodes, joined), start)
     return Measured(
         writer.message(),
         StepFacts(None, facts, lives, start, end, rank),

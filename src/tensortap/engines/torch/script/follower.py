@@ -1,4 +1,4 @@
-"""Following a PyTorch program that nobody changed: where its runs begin and end, and what its models are called.
+"""Where the runs of a program begin and end that nobody changed.
 
 Runs follow each other without a gap, so that no op of the program goes unseen; what prepares a batch belongs to the
 step that uses it. The first begins when the program makes an optimizer, or calls a model. A run ends
@@ -14,15 +14,12 @@ a data set, is watched at its beginning only.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
-import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
@@ -30,25 +27,22 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-import tensortap
-from tensortap.engines.torch import source
-from tensortap.engines.torch.choice import VARIABLE
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.loop import BlockSession, Monitor
-from tensortap.engines.torch.program import Program, clean_path
-from tensortap.errors import NativeBuildError
+from tensortap.engines.torch.script.models import Models
+from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
 
-__all__ = ["Follower", "follow"]
+__all__ = ["Follower", "Watch"]
 
 log = logging.getLogger("tensortap.run")
 
 _CALLS_LIMIT = 1024
 """Calls of models in one run, after which it ends in any case: a loop that trains nothing must not grow forever."""
 
-_RECORDS_LIMIT = 5_000
+_RECORDS_LIMIT = 2_000
 """Records of a run without a call of a model, after which it pauses: each op costs a name of its own there."""
 
 _MOST_RECORDS = 1_000_000
@@ -59,11 +53,11 @@ class Watch(Protocol):
 
     @property
     def options(self) -> Any:
-        """`interceptor`, `stop` and `hooks`."""
+        """`interceptor` and `stop`."""
 
     @property
-    def hook(self) -> Any:
-        """The hook that watches runs."""
+    def hooks(self) -> list[Any]:
+        """The hooks around runs."""
 
     @property
     def seen(self) -> Any:
@@ -92,14 +86,6 @@ class Watch(Protocol):
         """Wait until it is known whether a bad value has been found."""
 
 
-def follow(watch: Watch) -> Follower:
-    """Follow the program of this process from now on."""
-    _build_observer(watch.options.interceptor)
-    follower = Follower(watch)
-    follower.install()
-    return follower
-
-
 class Follower:
     """Cuts the program into runs, and has each of them watched.
 
@@ -108,15 +94,15 @@ class Follower:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._models = _Models()
+        self._models = Models()
         self._session = BlockSession(self._models.program, None, 0, watch.options.interceptor)
-        self._monitor = Monitor(self._session, [watch.hook, *watch.options.hooks], 1.0)
+        self._monitor = Monitor(self._session, watch.hooks, 1.0)
         self._generation = generation()
-        self._process = os.getpid()
         self._thread: int | None = None
         self._block: Any = None
         self._handles: list[Any] = []
         self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._step_handle: Any = None
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._expected: set[int] = set()  # optimizers that stepped in the run before
         self._stepped: set[int] = set()
@@ -125,8 +111,9 @@ class Follower:
         self._trains = False
         self._depth = 0
         self._records_limit = _RECORDS_LIMIT
-        self._pause = _InMainThread(self._pause_if_long)
+        self._pause = InMainThread(self._pause_if_long)
         self._paused = False
+        self._stops = False
         self._given_up = False
         watch.on_records = self._on_records
 
@@ -155,15 +142,18 @@ class Follower:
         ]
         for owner, name, ours, _ in self._replaced:
             setattr(owner, name, ours)
+        self._step_handle = register_optimizer_step_pre_hook(self._before_step)
         self._hook_modules()
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
-        if self._is_here() and not self._given_up:
+        if self._is_here():
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
         self._given_up = True
         self._unhook_modules()
+        if self._step_handle is not None:
+            self._step_handle.remove()
         for owner, name, ours, theirs in self._replaced:
             if getattr(owner, name) is ours:
                 setattr(owner, name, theirs)
@@ -173,14 +163,23 @@ class Follower:
     def _on_optimizer(self, optimizer: Optimizer, frame: FrameType) -> None:
         if optimizer in self._optimizers or not self._is_ours():
             return
-        self._optimizers.add(optimizer)
-        # Hooks of the optimizer itself: PyTorch goes through them before it begins with the global ones, among
-        # which those of a run may therefore come and go.
-        optimizer.register_step_post_hook(self._after_step)
+        self._listen_to(optimizer)
         learned = self._models.learn_of(optimizer, frame)
         if self._block is None or learned:
             self._next_run()
 
+    @never_compiled  # type: ignore[type-var]
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in self._optimizers and self._is_ours():  # a copy, which its class did not make
+            self._attempt(self._listen_to, optimizer)
+
+    def _listen_to(self, optimizer: Optimizer) -> None:
+        self._optimizers.add(optimizer)
+        # A hook of the optimizer itself: PyTorch goes through them before it begins with the global ones, among
+        # which those of a run may therefore come and go.
+        optimizer.register_step_post_hook(self._after_step)
+
+    @never_compiled  # type: ignore[type-var]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_here():
             self._watch.seen.elsewhere += generation() == self._generation
@@ -193,7 +192,8 @@ class Follower:
             self._records_limit = min(4 * self._records_limit, _MOST_RECORDS)
         repeated = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
-        expected = self._expected or {id(each) for each in self._optimizers}
+        living = {id(each) for each in self._optimizers}
+        expected = self._expected & living or living
         # Within the backward pass (an optimizer per parameter) the run goes on until a model is called.
         if (repeated or self._stepped >= expected) and torch._C._current_autograd_node() is None:
             self._next_run()
@@ -279,18 +279,21 @@ class Follower:
         if self._watch.records > self._records_limit and not self._calls:
             self._pause.call_soon()
 
-    def _pause_if_long(self, frame: FrameType | None) -> None:
-        """End a run that goes on without a model, if the program is between two operations now."""
-        is_long = not self._calls and self._watch.records > self._records_limit
-        if is_long and self._is_here() and not _is_inside_an_operation(frame):
+    def _pause_if_long(self, frame: FrameType | None) -> Where:
+        """End a run that goes on without a model, if the program is between two operations."""
+        if not self._is_here() or self._calls or self._watch.records <= self._records_limit:
+            return Where.PROGRAM
+        where = where_is(frame)
+        if where is Where.PROGRAM:
             self._paused = True
             self._attempt(self._end_run, None)
+        return where
 
     def _stop_if_bad(self) -> None:
         """End the program if that is wanted and there is reason to, by an exception that its loops let pass."""
         watch = self._watch
-        if watch.options.stop and not self._given_up and watch.is_settled() and watch.found.is_set():
-            self._given_up = True
+        if watch.options.stop and not self._stops and watch.is_settled() and watch.found.is_set():
+            self._stops = True
             raise SystemExit(1)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
@@ -330,121 +333,3 @@ class Follower:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-
-
-def _build_observer(interceptor: str | None) -> None:
-    """Build the native interceptor now if it is missing, and not in the middle of the first step."""
-    if (interceptor or os.environ.get(VARIABLE, "auto")) != "dispatch":
-        from tensortap.engines.torch.native import build
-
-        with suppress(NativeBuildError):  # whoever needs it says what is wrong
-            build.ensure_built()
-
-
-class _InMainThread:
-    """Has a function called by the main thread between two instructions, as handlers of signals are.
-
-    Args:
-        action: called with the frame that is interrupted.
-    """
-
-    def __init__(self, action: Callable[[FrameType | None], None]) -> None:
-        self._action = action
-        self._waits = False
-        self._callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._call)
-
-    def call_soon(self) -> None:
-        """Have it called, unless that is going to happen already."""
-        if not self._waits:
-            self._waits = not ctypes.pythonapi.Py_AddPendingCall(self._callback, None)
-
-    def _call(self, _: int | None) -> int:
-        self._waits = False
-        self._action(sys._getframe(1))
-        return 0
-
-
-def _is_inside_an_operation(frame: FrameType | None) -> bool:
-    """Whether Python code of torch or of ours is being executed, as it is when an op is implemented or seen in Python."""
-    while frame is not None and not frame.f_code.co_filename.endswith(_STARTER):
-        if frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM):
-            return True
-        frame = frame.f_back
-    return False
-
-
-_NOT_THE_PROGRAM = (os.path.dirname(torch.__file__), os.path.dirname(tensortap.__file__))
-_STARTER = os.path.join("debug", "script", "python.py")
-
-
-class _Models:
-    """The models of the program, by the names the program has for them; they live as long as it wants."""
-
-    def __init__(self) -> None:
-        self.program = Program()
-        self._models: dict[str, weakref.ref[nn.Module]] = {}
-        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-    def refresh(self) -> None:
-        """Forget models that the program has let go of."""
-        self.program.modules.clear()
-        for name, reference in list(self._models.items()):
-            module = reference()
-            if module is None:
-                del self._models[name]
-            else:
-                self.program.modules[name] = module
-
-    def learn_of(self, optimizer: Optimizer, frame: FrameType) -> bool:
-        """Find the models an optimizer is for among the variables of its makers; whether there are new ones."""
-        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        found = {
-            name: module
-            for name, module in _modules_around(frame)
-            if any(id(parameter) in owned for parameter in module.parameters())
-        }
-        inner = {id(each) for module in found.values() for each in list(module.modules())[1:]}
-        outermost = {name: module for name, module in found.items() if id(module) not in inner}
-        return sum(self._add(name, module) for name, module in outermost.items()) > 0
-
-    def learn(self, module: nn.Module, frame: FrameType) -> bool:
-        """Take a model that is called to the known ones, unless it is a part or a wrapper of one of them."""
-        if module in self._known:
-            return False
-        named = next((name for name, each in _modules_around(frame) if each is module), None)
-        return self._add(named or type(module).__name__.lower(), module)
-
-    def _add(self, name: str, module: nn.Module) -> bool:
-        if module in self._known:
-            return False
-        self._known.add(module)
-        self.refresh()
-        known = {id(each) for model in self.program.modules.values() for each in model.parameters()}
-        if all(id(each) in known for each in module.parameters()):
-            return False
-        self._known.update(module.modules())
-        name = base = clean_path(name) or "model"
-        number = 0
-        while name in self._models and self._models[name]() is not None:
-            number += 1
-            name = f"{base}_{number}"
-        self._models[name] = weakref.ref(module)
-        self.program.modules[name] = module
-        return True
-
-
-def _modules_around(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
-    """Modules in the variables of the program's functions that are being executed, the outermost function first."""
-    frames = []
-    frame = source.first_user_frame(frame)
-    while frame is not None:
-        frames.append(frame)
-        frame = source.first_user_frame(frame.f_back)
-    for each in reversed(frames):
-        names = {**each.f_globals, **each.f_locals}
-        owner = names.get("self")
-        if owner is not None and not isinstance(owner, nn.Module):
-            names.update(getattr(owner, "__dict__", {}))
-        for name, value in names.items():
-            if name != "self" and not name.startswith("__") and issubclass(type(value), nn.Module):
-                yield name.lstrip("_"), value

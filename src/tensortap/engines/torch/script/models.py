@@ -1,0 +1,88 @@
+"""Which models a program has, and what it calls them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import FrameType
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from tensortap.engines.torch import source
+from tensortap.engines.torch.program import Program, clean_path
+
+__all__ = ["Models"]
+
+
+class Models:
+    """The models of the program, by the names the program has for them; they live as long as it wants."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def refresh(self) -> None:
+        """Forget models that the program has let go of."""
+        self.program.modules.clear()
+        for name, reference in list(self._models.items()):
+            module = reference()
+            if module is None:
+                del self._models[name]
+            else:
+                self.program.modules[name] = module
+
+    def learn_of(self, optimizer: Optimizer, frame: FrameType) -> bool:
+        """Find the models an optimizer is for among the variables of its makers; whether there are new ones."""
+        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        found = {
+            name: module
+            for name, module in _modules_around(frame)
+            if any(id(parameter) in owned for parameter in module.parameters())
+        }
+        inner = {id(each) for module in found.values() for each in list(module.modules())[1:]}
+        outermost = {name: module for name, module in found.items() if id(module) not in inner}
+        return sum(self._add(name, module) for name, module in outermost.items()) > 0
+
+    def learn(self, module: nn.Module, frame: FrameType) -> bool:
+        """Take a model that is called to the known ones, unless it is a part or a wrapper of one of them."""
+        if module in self._known:
+            return False
+        named = next((name for name, each in _modules_around(frame) if each is module), None)
+        return self._add(named or type(module).__name__.lower(), module)
+
+    def _add(self, name: str, module: nn.Module) -> bool:
+        if module in self._known:
+            return False
+        self._known.add(module)
+        self.refresh()
+        known = {id(each) for model in self.program.modules.values() for each in model.parameters()}
+        if all(id(each) in known for each in module.parameters()):
+            return False
+        self._known.update(module.modules())
+        name = base = clean_path(name) or "model"
+        number = 0
+        while name in self._models and self._models[name]() is not None:
+            number += 1
+            name = f"{base}_{number}"
+        self._models[name] = weakref.ref(module)
+        self.program.modules[name] = module
+        return True
+
+
+def _modules_around(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
+    """Modules in the variables of the program's functions that are being executed, the outermost function first."""
+    frames = []
+    frame = source.first_user_frame(frame)
+    while frame is not None:
+        frames.append(frame)
+        frame = source.first_user_frame(frame.f_back)
+    for each in reversed(frames):
+        names = {**each.f_globals, **each.f_locals}
+        owner = names.get("self")
+        if owner is not None and not isinstance(owner, nn.Module):
+            names.update(getattr(owner, "__dict__", {}))
+        for name, value in names.items():
+            if name != "self" and not name.startswith("__") and issubclass(type(value), nn.Module):
+                yield name.lstrip("_"), value

@@ -1,0 +1,51 @@
+"""Programs as people have them on disk, unchanged, through `tensortap run` and `tensortap why`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def answer(script, root):
+    """What is said about a program: the exit code of `why` and its first bad value."""
+    tensortap = [sys.executable, "-m", "tensortap"]
+    done = subprocess.run(
+        [*tensortap, "run", "-o", root, SCRIPTS / script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said = subprocess.run([*tensortap, "why", root, "--json"], capture_output=True, text=True, timeout=60)
+    found = json.loads(said.stdout)["first_bad"]
+    if found is not None:
+        assert found["node"] in done.stderr
+    return said.returncode, found
+
+
+@pytest.mark.parametrize(
+    ("script", "step", "phase", "node", "module", "kind"),
+    [
+        ("classify.py", 1, "forward", "NegativeLogLikelihood/log", "NegativeLogLikelihood", "log-of-zero"),
+        ("embed.py", 2, "backward", "gradients/sqrt_1/div", None, "sqrt-gradient-at-zero"),
+        ("resume.py", 0, "parameter", "model/1/running_var", "model/1", "bad-parameter"),
+    ],
+)
+def test_a_script_with_a_fault(script, step, phase, node, module, kind, tmp_path):
+    code, found = answer(script, tmp_path / "run")
+    assert code == 1
+    assert (found["step"], found["rank"], found["phase"]) == (step, 0, phase)
+    assert (found["node"], found["module"], found["cause_kind"]) == (node, module, kind)
+    if "# here" in (SCRIPTS / script).read_text():
+        assert found["source"]["file"] == str(SCRIPTS / script)
+        assert found["source"]["text"].endswith("# here")
+
+
+def test_a_healthy_script(tmp_path):
+    assert answer("translate.py", tmp_path / "run") == (0, None)
