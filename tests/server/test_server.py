@@ -22,7 +22,7 @@ from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
 from tensortap.server import DebugServer, Limits, StreamHandler, WatchKey
 from tensortap.wire.debug_service import DISABLED, PATIENCE_KEY, READ_ONLY, READ_WRITE, SEND_EVENTS
-from tensortap.wire.events import RunEnding, graph_events, run_end_event
+from tensortap.wire.events import RunEnding, graph_events, run_end_event, tensor_events
 from tensortap.wire.graph_def import nodes_to_proto
 from tests.server.tools import (
     device,
@@ -456,3 +456,12 @@ def test_graphs_that_the_server_has_are_named_by_their_digest(server):
     stream(server, metadata(0, rank=0, job="b"), summary("w", pill()), end)
     for job in ("a", "b"):
         assert server.session(job).run(0).node_op_type("w") == "Variable"
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_tensor_says_so(server):
+    first, _ = tensor_events(identity("x", np.zeros(100)), max_bytes=500)
+    stream(server, metadata(0), identity("whole", [1.0]), first)
+    run = server.session().run(0)
+    assert [datum.node_name for datum in run.dumped_tensor_data] == ["whole"]
+    assert run.error == "The stream ended in the middle of a tensor or a graph."
+    assert server.gauges()["pending_chunk_bytes"] == 0

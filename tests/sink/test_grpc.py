@@ -301,7 +301,16 @@ def test_no_thread_is_left_per_run(server):
     assert threading.active_count() <= before + 10
 
 
-@pytest.mark.parametrize("bad", [{"connect_timeout_secs": 0}, {"max_queue_bytes": -1}, {"flush_secs": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"connect_timeout_secs": 0},
+        {"max_queue_bytes": -1},
+        {"flush_secs": -1},
+        {"token": "über"},
+        {"ca_file": "/nowhere.pem"},
+    ],
+)
 def test_options_that_cannot_be_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         StreamOptions(**bad)

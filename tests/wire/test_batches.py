@@ -63,6 +63,11 @@ def test_the_names_of_keys_travel_once_and_mean_the_same_table_in_every_run():
     assert tables[0] is tables[1] is tables[2]
 
 
+def test_names_that_are_no_text_are_spelled_out():
+    (arrived,) = received(BatchEncoder().encode(batch_of([pill("half \udcff")])))
+    assert arrived.node_name == "half \\udcff"
+
+
 def test_many_names_travel_in_several_messages():
     listed = [pill("n" * 3000 + str(number)) for number in range(2000)]
     messages = list(BatchEncoder().encode(batch_of(listed)))

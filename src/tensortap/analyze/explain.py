@@ -74,6 +74,17 @@ class Case:
             label = self.node.name.split("/")[-2] if "/" in self.node.name else ""
         return plain_name(label.rstrip("0123456789").rstrip("_") if label[-1:].isdigit() else label)
 
+    @property
+    def forward_input(self) -> tuple[str, Health] | None:
+        """For a gradient, the input of the operation it is the gradient of, if its health is known."""
+        if self._facts is None or self.node.forward is None:
+            return None
+        forward = self._facts.nodes.get(self.node.forward)
+        if forward is None or not forward.inputs:
+            return None
+        health = self._facts.health_behind(forward.inputs[0])
+        return None if health is None else (forward.inputs[0], health)
+
     def input(self, place: int) -> InputHealth | None:
         """The input at one place of the call, None if there is none or it does not matter."""
         return self._by_name.get(self.arguments[place]) if place < len(self.arguments) else None
@@ -495,6 +506,9 @@ def _gradient_at_zero(case: Case) -> Cause | None:
     if not zeros and case.op != "mul":
         return None
     kind, sentence = stories[forward]
+    behind = case.forward_input
+    if behind is not None and behind[1].zero:
+        zeros = [(f"its input {behind[0]}", behind[1])]
     if zeros:
         name, health = zeros[0]
         sentence += f", and {_count(health.zero, health.elements, 'zero')} in {name}"

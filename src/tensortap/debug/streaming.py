@@ -122,7 +122,9 @@ class Streamer:
             if graph.version == self._graph_version:
                 return
             self._graph_version = graph.version
-            key = run_key(map(_name, feed_dict or ()), map(_name, leaves(fetches)))
+            key = run_key(
+                map(_name, feed_dict or ()), (_name(each) for each in leaves(fetches) if each is not None)
+            )
             origin, nodes, version = _user_stack(), graph.nodes, graph.version
         except Exception as error:
             notices.warn(("program", type(error)), "The source lines of the run cannot be sent: %r", error)

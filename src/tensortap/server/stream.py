@@ -152,6 +152,8 @@ class Stream:
         if self._closed:
             return
         self._closed = True
+        if self._pending and error is None:
+            error = "The stream ended in the middle of a tensor or a graph."
         self._server.change_pending(-self._pending)
         if self._writer is None and self._metadata is not None:
             self._call(self._open_run, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["StreamOptions"]
 
@@ -56,3 +57,9 @@ class StreamOptions:
         for name in ("max_wait_secs", "gate_timeout_secs", "breakpoint_timeout_secs", "flush_secs"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}.")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token):
+            raise ValueError("token must be printable ASCII characters.")
+        if self.ca_file is not None and not Path(self.ca_file).expanduser().is_file():
+            raise ValueError(
+                f"ca_file {str(self.ca_file)!r} is no file; name the certificates to trust, in PEM form."
+            )

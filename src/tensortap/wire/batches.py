@@ -148,7 +148,7 @@ def _blocks(table: KeyTable, start: int, end: int) -> list[bytes]:
 def _encode_keys(table: KeyTable, start: int, end: int) -> Iterator[bytes]:
     block, size = KeyBlock(), 0
     for number in range(start, end):
-        key = table[number]
+        key = RecordKey(*map(_as_text, table[number]))
         block.keys.add(**key._asdict())
         size += len(key.node_name) + len(key.debug_op) + len(key.device) + len(key.dtype) + 16
         if size >= _BLOCK_BYTES:
@@ -156,6 +156,12 @@ def _encode_keys(table: KeyTable, start: int, end: int) -> Iterator[bytes]:
             block, size = KeyBlock(), 0
     if block.keys:
         yield block.SerializeToString()
+
+
+def _as_text(part: Any) -> Any:
+    """A name that protobuf accepts: half characters, which Python allows in text, are spelled out."""
+    is_fine = not isinstance(part, str) or part.isascii()
+    return part if is_fine else part.encode("utf-8", "backslashreplace").decode()
 
 
 class _Table:

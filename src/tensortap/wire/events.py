@@ -60,6 +60,7 @@ _RUN_END = "tensortap.run_end"
 MAX_NAME_BYTES = 4096
 MAX_JSON_BYTES = 1 << 20
 _EXTRA = "tensortap"
+_TEXT_LIMIT = 1 << 16
 
 
 def kind_of(event: Any) -> str:
@@ -112,8 +113,8 @@ def metadata_event(metadata: StreamMetadata) -> bytes:
         _EXTRA: {
             "timestamp": info.timestamp,
             "task": info.task,
-            "fetches": info.fetches,
-            "feed_keys": info.feed_keys,
+            "fetches": _shortened(info.fetches),
+            "feed_keys": _shortened(info.feed_keys),
             "session": metadata.session,
             "host": metadata.host,
             "process": metadata.process,
@@ -122,6 +123,10 @@ def metadata_event(metadata: StreamMetadata) -> bytes:
     event = Event(wall_time=float(info.timestamp))
     event.log_message.message = json.dumps(facts)
     return bytes(event.SerializeToString())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_LIMIT else text[:_TEXT_LIMIT] + "…"
 
 
 def read_metadata(event: Any) -> StreamMetadata:

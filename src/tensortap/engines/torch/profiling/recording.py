@@ -84,8 +84,9 @@ def _start(options: RunOptions, seen: Observation) -> _Recording | None:
             recording = _Recording(options)
     except Exception:
         seen.fault("starting PyTorch's profiler")
-    if recording is None:
-        _one_at_a_time.release()
+    finally:
+        if recording is None:
+            _one_at_a_time.release()
     return recording
 
 
@@ -98,7 +99,7 @@ def _program_profiles_itself() -> bool:
     """Whether another profiler records, or is warming up to do so, anywhere in this process."""
     if torch._C._autograd._profiler_enabled() or _torch._is_profiler_enabled:
         return True
-    if not _torch.KinetoStepTracker._step_dict:
+    if "ProfilerStep" not in _torch.KinetoStepTracker._step_dict:
         return False
     # A profiler with a schedule exists. What it is about, only the object itself knows.
     return any(
