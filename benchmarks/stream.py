@@ -40,6 +40,8 @@ Call = Callable[[], object]
 SERVE = """
 import signal, sys
 from tensortap.server import DebugServer
+from tensortap.server.memory import reuse_memory
+reuse_memory()  # as `tensortap serve` does
 server = DebugServer(sys.argv[1], http_port=None, max_bytes=int(sys.argv[2])).start()
 print(server.address, flush=True)
 signal.pause()

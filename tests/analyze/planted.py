@@ -291,6 +291,14 @@ def bad_checkpoint():
     return trained(model, squares, batches())
 
 
+@plant("model/last/bias", "bad-parameter", phase="parameter", module="model/last")
+def bias_that_looks_like_a_mask():
+    model = Net()
+    with torch.no_grad():
+        model.last.bias.copy_(torch.tensor([0.0, float("-inf")]))
+    return trained(model, squares, batches())
+
+
 @plant(None, "overflow", run=None)
 def exploding_learning_rate():
     model = Net(lambda h: h)

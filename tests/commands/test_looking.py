@@ -337,6 +337,13 @@ def test_mistakes_are_one_line_with_the_fix(run, bad, healthy, tmp_path):
         assert err.count("\n") == 1, err
 
 
+def test_unknown_commands_are_suggested(run):
+    assert run("wyh") == (2, "", "tensortap: There is no command 'wyh'. Did you mean 'why'?\n")
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert "which operation made the first bad value" in err
+
+
 def test_every_command_has_help_with_examples_that_fit():
     parser = parser_of()
     choices = next(action.choices for action in parser._actions if action.choices)

@@ -171,9 +171,15 @@ def test_options_that_are_none(folder, capsys, option):
 # --- programs that train -------------------------------------------------------------------------------------
 
 
-def finding_of(directory):
-    done = ended([*TENSORTAP, "why", str(directory), "--json"])
-    return SimpleNamespace(**json.loads(done.stdout)["first_bad"])
+@pytest.fixture
+def finding_of(capsys):
+    """What `tensortap why` finds in a directory."""
+
+    def why(directory):
+        assert main(["why", str(directory), "--json"]) == 1
+        return SimpleNamespace(**json.loads(capsys.readouterr().out)["first_bad"])
+
+    return why
 
 
 FORWARD = """
@@ -203,7 +209,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_answer_is_on_standard_error_and_the_program_goes_on(folder):
+def test_the_answer_is_on_standard_error_and_the_program_goes_on(folder, finding_of):
     folder("train.py", FORWARD)
     done = ended([*TENSORTAP, "run", "-o", "dumps", "train.py"])
     assert done.returncode == 0
@@ -232,6 +238,16 @@ def test_the_answer_is_on_standard_error_and_the_program_goes_on(folder):
     assert run.get_tensors("net/log", 0, "DebugIdentity")
 
 
+def test_the_demo_names_the_line_of_its_bug(folder):
+    demo = Path(__file__).parents[2] / "examples" / "sentiment.py"
+    done = ended([*TENSORTAP, "run", str(demo)])
+    assert done.returncode == 0
+    assert "step 50  loss nan" in done.stdout
+    assert "│ return words.sum(dim=1) / present.sum(dim=1)" in done.stderr
+    assert "at step 40\n" in done.stderr
+    assert "Division by zero (0/0)" in done.stderr
+
+
 BACKWARD = """
 import torch
 weight = torch.nn.Parameter(torch.ones(3))
@@ -248,7 +264,7 @@ finally:
 """
 
 
-def test_stop_ends_the_program_at_the_first_bad_value_and_lets_it_clean_up(folder):
+def test_stop_ends_the_program_at_the_first_bad_value_and_lets_it_clean_up(folder, finding_of):
     folder("train.py", BACKWARD)
     done = ended([*TENSORTAP, "run", "--stop", "-q", "-o", "dumps", "train.py"])
     assert done.returncode == 1
@@ -336,7 +352,7 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_share_a_directory_and_give_one_answer_that_names_the_rank(folder):
+def test_ranks_share_a_directory_and_give_one_answer_that_names_the_rank(folder, finding_of):
     folder("train.py", RANK)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     done = ended(
@@ -353,7 +369,7 @@ def test_ranks_share_a_directory_and_give_one_answer_that_names_the_rank(folder)
     assert sorted(SessionDir(directory).tasks()) == [0, 1]
 
 
-def test_the_two_lines_of_the_documentation(folder):
+def test_the_two_lines_of_the_documentation(folder, finding_of):
     import torch
     from torch import nn
 

@@ -369,7 +369,7 @@ def rate_that_overflows():
     )
 
 
-@plant("model/to_copy", "aten::_to_copy", "cast-overflow", "float16", module="model", step=1)
+@plant("model/to_copy", "aten::_to_copy", "cast-overflow", "float16", module="model", step=1, reached="loss")
 def cache_in_half_precision():
     class Cached(nn.Module):
         def __init__(self):
@@ -488,6 +488,7 @@ def distance_between_equal_points():
     phase="backward",
     module="model/norm",
     step=2,
+    reached="gradients",
 )
 def norm_written_as_a_power():
     class Norm(nn.Module):
@@ -585,6 +586,7 @@ def function_with_a_wrong_backward():
     "sum",
     phase="backward",
     module="model/embedding",
+    reached="parameter",
 )
 def clipping_an_infinite_gradient():
     """The gradient of a word that is everywhere overflows; clipping multiplies inf by 0, and everything is NaN."""
@@ -644,6 +646,7 @@ def loss_scale_without_a_scaler():
     "divides by zero",
     phase="optimizer",
     module="model/0",
+    reached="parameter",
 )
 def adam_without_epsilon():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
@@ -734,7 +737,7 @@ def schedule_that_divides_by_zero():
 @plant(
     "optimizer/SGD/model/0/weight/add_",
     "aten::add_",
-    "infinite-constant",
+    "infinite-learning-rate",
     "infinite",
     phase="optimizer",
     module="model/0",
@@ -755,6 +758,44 @@ def infinite_learning_rate():
         return {"loss": loss}
 
     return Program(step, {"model": model}, {"optimizer": optimizer}, batches(4))
+
+
+@plant(
+    "optimizer/Adam/model/0/weight/addcdiv_",
+    "aten::addcdiv_",
+    "infinite-learning-rate",
+    "infinite",
+    phase="optimizer",
+    module="model/0",
+    step=2,
+)
+def infinite_learning_rate_of_adam():
+    model = layers()
+    optimizer = torch.optim.Adam(model.parameters())
+    rates = iter([0.1, 0.01, math.inf, math.inf])
+
+    def step(x):
+        optimizer.param_groups[0]["lr"] = next(rates)
+        optimizer.zero_grad()
+        loss = squares(model, x)
+        loss.backward()
+        optimizer.step()  # here
+        return {"loss": loss}
+
+    return Program(step, {"model": model}, {"optimizer": optimizer}, batches(4))
+
+
+@plant("div", "aten::div", "division-by-zero", "Division by a number", step=3, reached="loss")
+def number_that_reaches_zero():
+    """A temperature that is annealed to zero in plain Python."""
+    model = layers(3)
+    temperatures = iter([1.0, 0.5, 0.25, 0.0])
+
+    def loss(x):
+        scores = model(x) / next(temperatures)  # here
+        return scores.logsumexp(-1).mean()
+
+    return optimized({"model": model}, torch.optim.SGD(model.parameters(), lr=0.01), loss, batches(4))
 
 
 @plant("div", "aten::div", "division-by-zero", "constant 0", step=0)
@@ -791,7 +832,13 @@ def missing_value_in_a_batch():
 
 
 @plant(
-    "model/2/weight", "Variable", "bad-parameter", "when the step began", phase="parameter", module="model/2"
+    "model/2/weight",
+    "Variable",
+    "bad-parameter",
+    "when the step began",
+    phase="parameter",
+    module="model/2",
+    reached="loss",
 )
 def checkpoint_with_a_bad_weight():
     model = layers()
@@ -924,7 +971,13 @@ def fourth_step_of_a_recurrence():
 
 
 @plant(
-    "model/encoder/scale/div_1", "aten::div", "division-by-zero", "0/0", module="model/encoder/scale", step=1
+    "model/encoder/scale/div_1",
+    "aten::div",
+    "division-by-zero",
+    "0/0",
+    module="model/encoder/scale",
+    step=1,
+    reached="parameter",
 )
 def second_use_of_a_shared_encoder():
     class Scale(nn.Module):
@@ -977,6 +1030,7 @@ def fault_among_intended_infinities():
     phase="backward",
     module="model/block",
     step=1,
+    reached="gradients",
 )
 def gradient_of_a_checkpointed_block():
     class Block(nn.Module):
@@ -1254,3 +1308,124 @@ def statistics_loaded_bad():
     model.norm.running_var[2] = NAN
     model.norm.eval()
     return trained(model, squares, batches())
+
+
+# --- means, norms and losses of nothing ----------------------------------------------------------------------
+
+
+@plant("mean", "aten::mean", "mean-of-nothing", "no elements", step=2, reached="loss")
+def mean_over_an_empty_selection():
+    model = layers(1)
+
+    def loss(x):
+        hard = model(x)[x[:, 0] > 0]
+        return hard.square().mean()  # here
+
+    feeds = batches(4)
+    feeds[2]["x"][:, 0] = -1
+    return optimized({"model": model}, torch.optim.SGD(model.parameters(), lr=0.01), loss, feeds)
+
+
+@plant("div_", "aten::div_", "division-by-zero", "0/0", step=0, reached="parameter")
+def weights_projected_by_hand():
+    """Rows of a weight are kept at length one; one of them is zero."""
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        model.weight[1] = 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = squares(model, x)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            model.weight /= model.weight.norm(dim=1, keepdim=True)  # here
+        return {"loss": loss}
+
+    return Program(step, {"model": model}, {"optimizer": optimizer}, batches())
+
+
+@plant(
+    "gradients/model/0/weight/div", "aten::div", "division-by-zero", "0/0", phase="backward", module="model/0"
+)
+def gradient_normalised_by_a_hook():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    nn.init.zeros_(model[1].weight)
+    model[0].weight.register_hook(lambda gradient: gradient / gradient.norm())  # here
+    return trained(model, squares, batches())
+
+
+@plant("sum", "aten::sum", "masked-elements-used", "masked with infinities", step=0, reached="loss")
+def divergence_from_a_masked_distribution():
+    model = layers(3)
+
+    def loss(x):
+        scores = model(x).masked_fill(torch.tensor([False, True, False]), float("-inf"))
+        target = torch.full((6, 3), 1 / 3)
+        return F.kl_div(scores.log_softmax(-1), target, reduction="batchmean")  # here
+
+    return optimized({"model": model}, torch.optim.SGD(model.parameters(), lr=0.1), loss, batches())
+
+
+@plant("nll_loss_forward", "aten::nll_loss_forward", "masked-target", "−inf", step=1, reached="loss")
+def target_that_is_masked_out():
+    model = layers(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        scores = model(x).masked_fill(torch.tensor([False, True, False]), float("-inf"))
+        loss = F.cross_entropy(scores, y)  # here
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    feeds = [{**each, "y": torch.tensor([0, 2, 2, 0, 0, 2])} for each in batches()]
+    feeds[1]["y"][3] = 1
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)
+
+
+@plant(
+    "optimizer/Adam/model/0/weight/exp_avg",
+    "Variable",
+    "bad-state",
+    "when the step began",
+    phase="optimizer",
+    module="model/0",
+    step=0,
+)
+def optimizer_state_loaded_bad():
+    model = layers()
+    optimizer = torch.optim.Adam(model.parameters())
+    squares(model, torch.randn(6, 4)).backward()
+    optimizer.step()
+    optimizer.state[model[0].weight]["exp_avg"][0, 0] = NAN
+    return trained(model, squares, batches(), optimizer)
+
+
+@plant(
+    "gradients/sqrt/div",
+    "aten::div",
+    "sqrt-gradient-at-zero",
+    "gradient of sqrt",
+    phase="backward",
+    step=1,
+)
+def program_under_anomaly_detection():
+    """PyTorch itself raises in the middle of the backward pass."""
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x):
+        optimizer.zero_grad()
+        embedded = model(x)
+        loss = torch.sqrt((embedded[:3] - embedded[3:]).square().sum(-1)).mean()  # here
+        with torch.autograd.detect_anomaly(check_nan=True):
+            loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    feeds = batches()
+    feeds[1]["x"][3] = feeds[1]["x"][0]
+    return Program(step, {"model": model}, {"optimizer": optimizer}, feeds)

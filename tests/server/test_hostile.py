@@ -21,6 +21,7 @@ from tensortap.wire.debug_service import (
     Event,
     WireError,
 )
+from tensortap.wire.encoding import find_field
 from tensortap.wire.events import BATCH_PLUGIN, graph_events, own_event, tensor_events
 from tests.server.tools import (
     device,
@@ -53,6 +54,12 @@ def tensor_event(
     for size in facts.pop("shape", [1]):
         value.tensor.tensor_shape.dim.add(size=size)
     value.tensor.tensor_content = facts.pop("data", bytes(4))
+    return event.SerializeToString()
+
+
+def strings_event(elements):
+    event = Event.FromString(tensor_event(dtype=7, shape=[elements], data=b""))
+    event.summary.value[0].tensor.string_val.append(b"x" * 1000)
     return event.SerializeToString()
 
 
@@ -105,6 +112,7 @@ HOSTILE = {
     "a size that overflows": [tensor_event(shape=[1 << 62, 8], data=bytes(8))],
     "too many dimensions": [tensor_event(shape=[1] * 65)],
     "a size that does not fit": [tensor_event(shape=[3], data=bytes(4))],
+    "one string for very many elements": [strings_event(1 << 24)],
     "no time": [tensor_event(wall_time=float("nan"))],
     "infinite time": [tensor_event(wall_time=float("inf"))],
     "a graph without its prefix": [Event(graph_def=b"\x0a\x02ab").SerializeToString()],
@@ -229,3 +237,20 @@ def test_damaged_messages_are_refused_or_understood(server, valid, data):
     assert server.statistics.counts()["failures"] == 0
     for path in server.root.iterdir():
         assert path.resolve().parent == server.root.resolve()
+
+
+@given(
+    st.binary(max_size=300), st.floats(), st.text(max_size=40), st.lists(st.integers(0, 2**40), max_size=4)
+)
+def test_the_content_of_a_tensor_is_found_without_a_copy(content, wall_time, name, shape):
+    message = tensor_event(name, data=content, wall_time=wall_time, shape=shape)
+    found = find_field(message, (5, 1, 8, 4))
+    assert bytes(found if found is not None else b"") == content
+    for end in range(0, len(message), 7):
+        assert find_field(message[:end], (5, 1, 8, 4)) is None  # cut off anywhere
+
+
+@given(st.binary(max_size=60))
+def test_looking_for_a_field_in_garbage_is_harmless(garbage):
+    found = find_field(garbage, (5, 1))
+    assert found is None or len(found) <= len(garbage)

@@ -210,7 +210,7 @@ class Report:
         first_bad: the first alarm of all, None if everything is healthy.
         reports: of the runs that were looked at closely, in the order of time.
         runs: number of runs there are.
-        later_runs: numbers of the runs that were bad afterwards.
+        later_runs: numbers of later runs in which the same tensor was bad again.
         ranks: that wrote here.
         is_session: whether the directory is a session, and not a single run.
         is_known: whether anything was recorded that tells the health of a tensor.

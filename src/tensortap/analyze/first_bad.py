@@ -160,6 +160,8 @@ class _Judged:
         name = plain_name(node.op_type)
         if node.op_type in SOURCES:
             # A mask holds zeros and −inf, or is a constant; weights and data have other numbers beside them.
+            if f"gradients/{node.name}" in self.facts.op_types:
+                return False
             is_mask = not health.pos_inf and not health.negative and not health.positive
             return is_mask or (node.op_type == "Const" and health.elements == 1)
         if phase_of(node) != "forward":

@@ -79,14 +79,14 @@ def search_session(
         looked_at = sum(
             len(session.tensors(op)) for op in ("DebugNumericSummary", "DebugIdentity", "DebugNanCount")
         )
-    later = [run.index for run in chosen if first is not None and condition is None and run.index > first.run]
+    later = () if first is None or condition is not None else _bad_later(session, first)
     return Report(
         Path(session.root),
         first,
         tuple(reports),
         len(session.runs),
         looked_at,
-        tuple(dict.fromkeys(later)),
+        later,
         tuple(session.tasks()),
         tuple(notices),
         is_known=first is not None or bool(counts.get("muted")) or bool(looked_at),
@@ -216,6 +216,14 @@ def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Orig
     return Origin(
         f"Nothing that can be read was recorded before run {since}, so where it became so is not known."
     )
+
+
+def _bad_later(session: SessionDir, first: Finding) -> tuple[int, ...]:
+    """Numbers of the later runs in which the same tensor was bad again."""
+    history = session.history(first.tensor)
+    bad = (history["nan"] > 0) | (history["neg_inf"] > 0) | (history["pos_inf"] > 0)
+    later = history["run"][bad & (history["task"] == first.rank) & (history["run"] > first.run)]
+    return tuple(int(run) for run in later)
 
 
 def _bad_since(session: SessionDir, first: Finding) -> int:

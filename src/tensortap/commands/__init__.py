@@ -47,8 +47,14 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. User mistakes are one line and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given:
+        parser_of().print_help(sys.stderr)
+        return 2
+    if given[0][:1] != "-" and given[0] not in COMMANDS:
+        print(f"tensortap: There is no command {given[0]!r}.{_meant(given[0])}", file=sys.stderr)
+        return 2
     # The module of the one command that is named is enough: starting takes no longer for all the others.
-    named = given[:1] if given and given[0] in COMMANDS else COMMANDS
+    named = given[:1] if given[0] in COMMANDS else COMMANDS
     options = parser_of(named).parse_args(given)
     try:
         outcome = options.module.run(options)
@@ -65,6 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(outcome() if callable(outcome) else outcome)
 
 
+def _meant(name: str) -> str:
+    from tensortap.suggest import nearest
+
+    return nearest(name, COMMANDS, 1) or " `tensortap --help` lists them."
+
+
 class _Version(argparse.Action):
     """Looks the version up when it is asked for, which takes a while."""
 
@@ -78,7 +90,10 @@ class _Version(argparse.Action):
 def parser_of(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """The parser of these commands."""
     parser = argparse.ArgumentParser(
-        prog="tensortap", description="Look into what a training run dumped.", allow_abbrev=False
+        prog="tensortap",
+        description="Watch a training run and look into what was recorded.",
+        epilog="`tensortap COMMAND --help` shows examples.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

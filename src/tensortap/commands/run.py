@@ -18,20 +18,26 @@ if TYPE_CHECKING:
 HELP = "run a program and say which operation made its first bad value"
 DESCRIPTION = """Run a program as python would, and watch the health of every tensor in it.
 
-The moment a value turns NaN or infinite (and is not meant to be), the answer is printed: which operation made it, in
-which module, on which line, at which step and from which inputs. The program goes on. It needs no change: models and
-optimizers are found, and each optimizer step ends a run. What was recorded is in a directory for the other commands.
-Everything is said on standard error; arguments, exit code, signals and output of the program stay its own.
+The moment a value turns NaN or infinite, and is not meant to be, the answer is
+printed: which operation made it, in which module, on which line, at which step
+and from which inputs. The program goes on. It needs no change: its models and
+optimizers are found, and each optimizer step ends a run. What is recorded goes
+to a directory for the other commands. We speak on standard error; arguments,
+output, signals and exit code of the program stay its own.
 
-  tensortap run train.py --lr 0.1                        watch the health of everything
-  tensortap run -m my.package.train                      as python -m does
-  tensortap run --stop train.py                          end the program at the first bad value, with exit code 1
-  tensortap run --steps 100:120 --values train.py        record whole values, in these steps only
-  tensortap run --watch attn --dtype bfloat16 train.py   only these tensors
-  tensortap run --filter 'max > 1e4' train.py            what first exceeds a limit
-  tensortap run --ring 3 train.py                        once a value is bad, keep all values of the last 3 runs
-  tensortap run --stream localhost:6064 train.py         look at it while it runs; see tensortap serve
-  torchrun --nproc-per-node 2 -m tensortap run train.py  all ranks, one directory, one answer
+  tensortap run train.py --lr 0.1               the health of everything
+  tensortap run -m my.package.train             as python -m does
+  tensortap run --stop train.py                 end it at the first bad value
+  tensortap run --steps 100:120 --values train.py
+                                                whole values of these steps
+  tensortap run --watch attn --dtype bfloat16 train.py
+                                                only these tensors
+  tensortap run --filter 'max > 1e4' train.py   what first exceeds a limit
+  tensortap run --ring 3 train.py               all values of the 3 runs before
+  tensortap run --stream localhost:6064 train.py
+                                                look at it while it runs
+  torchrun --nproc-per-node 2 -m tensortap run train.py
+                                                all ranks, one answer
 """
 
 BAD_NODES_KEPT = 3
@@ -77,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--stop", action="store_true", help="end the program after the run with the first bad value"
+        "--stop",
+        action="store_true",
+        help="end the program after the run with the first bad value, with exit code 1",
     )
     how.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="a new directory; tensortap-runs/<time> by default"
@@ -113,7 +121,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     for regex in (options.watch, options.op, options.dtype, options.exclude):
         checked_regex(regex)
     voice = Voice.of_this_process(root)
-    answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, condition)
+    answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, options.filter, condition)
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.hooks.extend(_further_hooks(options, root))
     return partial(_start, program, watch, answerer)

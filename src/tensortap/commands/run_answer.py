@@ -39,7 +39,8 @@ class Answerer:
         voice: decides which of several ranks speaks.
         quiet: say nothing unless a value turns bad.
         exclude: regular expression for names of nodes that are never bad.
-        condition: what is bad instead of NaN and infinities.
+        filter: what is bad instead of NaN and infinities.
+        condition: the same, ready to be asked.
 
     Attributes:
         failed: whether the program is ending by an exception.
@@ -52,6 +53,7 @@ class Answerer:
         voice: Any,
         quiet: bool = False,
         exclude: str | None = None,
+        filter: str | None = None,
         condition: Condition | None = None,
     ) -> None:
         self._root = root
@@ -60,6 +62,7 @@ class Answerer:
         self._voice = voice
         self._quiet = quiet
         self._exclude = exclude
+        self._filter = filter
         self._condition = condition
         self._stream = sys.stderr
         self._lock = threading.Lock()
@@ -133,7 +136,9 @@ class Answerer:
             self._answer(report)
         elif report.first_bad is None and self._quiet:
             return
-        self._show(_summary(watch, report, self._shown_root, self._voice.rank))
+        given = (("--exclude", self._exclude), ("--filter", self._filter))
+        question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
+        self._show(_summary(watch, report, self._shown_root, self._voice.rank, question))
 
     def _answer(self, report: Report) -> None:
         from tensortap.report.answer import answer_of_finding
@@ -158,7 +163,7 @@ class Answerer:
                 else:
                     self._stream.write(text)
                 self._stream.flush()
-            except (OSError, ValueError):  # nobody listens any more
+            except Exception:  # nobody listens any more
                 pass
 
 
@@ -179,7 +184,7 @@ class _Text(io.StringIO):
         return getattr(self._stream, "encoding", None) or "utf-8"
 
 
-def _summary(watch: Any, report: Report, root: str, rank: int) -> Page:
+def _summary(watch: Any, report: Report, root: str, rank: int, question: str) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
     from tensortap.report.page import LABEL_WIDTH, Page
 
@@ -202,14 +207,15 @@ def _summary(watch: Any, report: Report, root: str, rank: int) -> Page:
     found = report.first_bad
     where = shlex.quote(root)
     if found is None:
-        page.field("health", "no bad value", "green")
+        page.field("health", "no bad value" if "--filter" not in question else "no match", "green")
         commands = [f"tensortap ls {where}", f"tensortap health {where}"]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
         place = f" on rank {found.rank}" if len(report.ranks) > 1 else ""
-        page.field("health", f"bad since step {found.step}{place}: {found.node.name}{line}", "red")
+        since = "bad since" if "--filter" not in question else "first match at"
+        page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
         task = f" --task {found.rank}" if found.rank else ""
-        commands = [f"tensortap why {where}", f"tensortap ls {where} --run {found.run}{task} --bad"]
+        commands = [f"tensortap why {where}{question}", f"tensortap ls {where} --run {found.run}{task} --bad"]
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(f"tensortap profile {shlex.quote(os.path.join(root, 'timelines'))}")
     written = size_text(sum(counts.written_bytes for counts in seen.kept))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -71,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.server import DebugServer
+    from tensortap.server.memory import reuse_memory
 
     http_port = options.http_port
     if http_port is None:
@@ -89,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         max_age=None if options.max_age is None else _quantity(options.max_age, _TIMES, "--max-age"),
         breakpoint_timeout=options.breakpoint_timeout,
     )
-    _reuse_memory()
+    reuse_memory()
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
@@ -106,15 +105,6 @@ def run(options: argparse.Namespace) -> int:
     counts = server.statistics.counts()
     print(f"received {counts['records']} records in {counts['runs']} runs", file=sys.stderr)
     return 0
-
-
-def _reuse_memory() -> None:
-    """Have the allocator keep what it frees: chunks of 4 MB come and go, and fresh pages cost more than copies."""
-    trim_threshold, mmap_threshold = -1, -3
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(mmap_threshold, 64 << 20)
-        library.mallopt(trim_threshold, 256 << 20)
 
 
 def _quantity(text: str, units: dict[str, int], option: str) -> float:

@@ -14,6 +14,7 @@ from tensortap.profile.facts import StepFacts
 from tensortap.profile.step import StepProfile
 from tensortap.profile.timeline import Timeline
 from tensortap.run.summary import EventWriter, get_event_writer
+from tensortap.sink.base import notices
 from tensortap.sink.queue import WriterQueue
 
 __all__ = ["ProfileWriter"]
@@ -80,16 +81,16 @@ class ProfileWriter:
             if facts is not None and self._stacks:
                 facts = _with_stacks(facts, graph)
             self._write_trace(measured.step_stats, facts, step)
+            self._write_events(measured.step_stats, step, graph)
         except Exception as error:
             self._lost(step, error)
             return
-        if measured.unmatched:
+        if measured.unmatched and notices.is_first((id(self), "unmatched")):
             log.warning(
                 "Step %d: %d nodes of the run were not found in the profiler's record and are missing from its trace.",
                 step,
                 measured.unmatched,
             )
-        self._write_events(measured.step_stats, step, graph)
 
     def _write_trace(self, step_stats: Any, facts: StepFacts | None, step: int) -> None:
         rank = 0 if facts is None else facts.rank
@@ -97,7 +98,7 @@ class ProfileWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{name}{self._suffix}"
         written = Timeline(step_stats, facts=facts).write(path, **self._shown)
-        if written.left_out:
+        if written.left_out and notices.is_first((id(self), "left out")):
             log.warning(
                 "%s would be larger than max_bytes=%d: left out %s.",
                 path,

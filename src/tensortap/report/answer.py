@@ -158,13 +158,8 @@ def _others(page: Page, report: Report) -> None:
         more = f" and {len(others) - _SHOWN_SPREAD} more" if len(others) > _SHOWN_SPREAD else ""
         page.field("also", f"{_many(len(others), 'other node')} went bad independently: {names}{more}")
     if report.later_runs:
-        last = report.later_runs[-1]
-        which = (
-            f"run {last}"
-            if len(report.later_runs) == 1
-            else f"{len(report.later_runs)} runs up to run {last}"
-        )
-        page.field("later", f"{which} had bad values too")
+        count = len(report.later_runs)
+        page.field("later", f"bad again in {_many(count, 'run')}, the last is run {report.later_runs[-1]}")
     contained = 0 if home is None else len(home.contained)
     if contained:
         page.field(

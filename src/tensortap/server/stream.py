@@ -22,6 +22,7 @@ from tensortap.store.tensor_proto import fill_tensor
 from tensortap.store.writer import RunWriter
 from tensortap.wire.batches import BatchDecoder
 from tensortap.wire.debug_service import Event, GraphDef, WireError
+from tensortap.wire.encoding import find_field
 from tensortap.wire.events import (
     BATCH,
     GRAPH,
@@ -46,6 +47,10 @@ __all__ = ["Stream"]
 log = logging.getLogger(__name__)
 
 _TASK = re.compile(r"/task:(\d{1,9})(?:/|$)")
+_TENSOR_CONTENT = (5, 1, 8, 4)
+"""Event.summary > value > tensor > tensor_content."""
+_LARGE_BYTES = 64 << 10
+"""From here on, looking for the content in the message costs less than copying it."""
 _OF_PATIENCE = 0.9
 """A client that has given up goes on sending to a server that does not listen; so the server gives up first."""
 _A_DAY = 86_400_000_000
@@ -114,7 +119,8 @@ class Stream:
         kind = kind_of(event)
         reply = None
         if kind == TENSOR:
-            record = self._tensor_joiner.add(event)
+            content = find_field(message, _TENSOR_CONTENT) if len(message) > _LARGE_BYTES else None
+            record = self._tensor_joiner.add(event, content)
             self._account()
             if record is not None:
                 reply = self._record(record)

@@ -98,6 +98,7 @@ class Sender:
         self._active: list[RunStream] = []
         self._calls: deque[Callable[[], Iterable[tuple[str, bytes]]]] = deque()
         self._calls_under_way = 0
+        self._futures: set[Any] = set()
         self._is_answering = False
         self._waited_in_vain = False
         self._failed_attempts = 0
@@ -314,11 +315,15 @@ class Sender:
             self._is_answering = False
             lost = [*self._waiting]
             self._waiting.clear()
+            self._active += lost  # until they are counted
             self._calls.clear()
-            self.changed.notify_all()
+            futures = list(self._futures)
         self.graphs.forget()
         for stream in lost:
             self._abandon(stream, UNREACHABLE)
+            self._leave(stream)
+        for future in futures:
+            future.cancel()
         notices.warn(
             (UNREACHABLE, self.address),
             "The debug server %s %s. Training goes on; records are dropped and counted until it takes them "
@@ -338,18 +343,18 @@ class Sender:
         return method(messages, metadata=self._metadata(), wait_for_ready=True)
 
     def _send(self, make: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
-        options = self.options
         try:
             for method, message in make():
                 call = self._connected().unary_unary(method, None, EventReply.FromString)
                 future = call.future(
                     message,
-                    timeout=options.connect_timeout_secs + options.stall_timeout_secs,
+                    timeout=self.connect_timeout_secs + self.options.stall_timeout_secs,
                     metadata=self._metadata(),
                     wait_for_ready=True,
                 )
                 with self.changed:
                     self._calls_under_way += 1
+                    self._futures.add(future)
                 future.add_done_callback(self._on_sent)
         finally:
             self._call_ended()
@@ -360,8 +365,10 @@ class Sender:
             self.changed.notify_all()
 
     def _on_sent(self, future: Any) -> None:
+        with self.changed:
+            self._futures.discard(future)
         self._call_ended()
-        if future.code() is not grpc.StatusCode.OK:
+        if future.code() not in (grpc.StatusCode.OK, *_LOST):
             notices.warn(
                 ("call", self.address, future.code()),
                 "The debug server %s did not take source lines: %s %s",

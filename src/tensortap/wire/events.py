@@ -421,8 +421,12 @@ def _named(record: Record) -> tuple[str, int, str, str, int]:
 class TensorJoiner(_Joiner):
     """Puts the chunks of tensors together, and makes records of them."""
 
-    def add(self, event: Any) -> Record | None:
+    def add(self, event: Any, content: memoryview | None = None) -> Record | None:
         """Take a tensor event; the record if this was its last or only chunk.
+
+        Args:
+            event: the event.
+            content: the content of its tensor, from whoever knows where it is; asking the event for it makes a copy.
 
         Raises:
             WireError: a field is missing or has the wrong form, size and shape disagree, or too much waits.
@@ -439,15 +443,19 @@ class TensorJoiner(_Joiner):
         shape = tuple(dim.size for dim in value.tensor.tensor_shape.dim)
         if len(shape) > 64 or any(size < 0 for size in shape):
             raise WireError(f"{value.node_name}: {list(shape)[:64]} is no shape.")
-        content: Any = list(value.tensor.string_val) if name == "string" else value.tensor.tensor_content
+        data: Any = content
+        if name == "string":
+            data = list(value.tensor.string_val)
+        elif data is None:
+            data = value.tensor.tensor_content
         if count > 1:
-            nbytes = sum(map(len, content)) if name == "string" else len(content)
+            nbytes = sum(map(len, data)) if name == "string" else len(data)
             key = (device, value.node_name, timestamp)
-            parts = self._join(key, index, count, content, nbytes)
+            parts = self._join(key, index, count, data, nbytes)
             if parts is None:
                 return None
-            content = [each for part in parts for each in part] if name == "string" else b"".join(parts)
-        data, initialized = _checked(value.node_name, name, shape, content)
+            data = [each for part in parts for each in part] if name == "string" else b"".join(parts)
+        data, initialized = _checked(value.node_name, name, shape, data)
         return Record(node, slot, debug_op, device, timestamp, name, shape, data, initialized)
 
 
@@ -457,7 +465,7 @@ def _checked(key: str, dtype: str, shape: tuple[int, ...], content: Any) -> tupl
     if elements and not content:
         return None, False
     if dtype == "string":
-        if len(content) == 1 and 1 < elements <= 1 << 24:
+        if len(content) == 1 and 1 < elements <= 1 << 20 and len(content[0]) * elements <= 1 << 28:
             content = content * elements  # one value stands for all elements
         if len(content) != elements:
             raise WireError(f"{key}: {len(content)} strings cannot have the shape {list(shape)}.")

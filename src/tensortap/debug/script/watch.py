@@ -261,7 +261,7 @@ class _ListeningSink(RetainedSink):
 
     def write_batch(self, batch: RecordBatch) -> None:
         """Take a batch, and listen to it."""
-        self._tensors = len(batch.table)
+        self._tensors = len(batch.table) // len(self._watch.options.watch.debug_ops)
         self._count(len(batch))
         self._listen(self._alarm.rings(batch))
         super().write_batch(batch)
