@@ -8,36 +8,27 @@ import tensortap as tt
 from tests.analyze.planted import Program
 
 
-def watch(fetches, feeds):
-    return tt.WatchOptions(["DebugNumericSummary"], keep_bad=8)
+def _watch(keep_bad: int):
+    return lambda fetches, feeds: tt.WatchOptions(["DebugNumericSummary"], keep_bad=keep_bad)
 
 
-def run_as_session(program: Program, root: Path) -> list:
+def run_as_session(program: Program, root: Path, keep_bad: int = 8) -> list:
     """Every step is a run of a session; returns what the steps returned."""
     session = tt.torch.Session(program.step, modules=program.modules, optimizers=program.optimizers)
-    with tt.DumpingDebugWrapperSession(session, root, watch_fn=watch, pass_through_operrors=True) as watched:
-        results = _results(lambda feeds: watched.run(None, feeds), program)
+    with tt.DumpingDebugWrapperSession(
+        session, root, watch_fn=_watch(keep_bad), pass_through_operrors=True
+    ) as watched:
+        results = [watched.run(None, feeds) for feeds in program.feeds]
     assert session.faults == 0
     return results
 
 
-def run_as_loop(program: Program, root: Path) -> list:
+def run_as_loop(program: Program, root: Path, keep_bad: int = 8) -> list:
     """The program's own loop, with a monitor around each step."""
-    hooks = [tt.DumpingDebugHook(root, watch)]
-    with tt.torch.monitor(program.modules, program.optimizers, hooks=hooks) as monitor:
-
-        def step(feeds):
-            with monitor.run():
-                return program.step(**feeds)
-
-        return _results(step, program)
-
-
-def _results(step, program):
     results = []
-    for feeds in program.feeds:
-        try:
-            results.append(step(feeds))
-        except FloatingPointError:  # the program has seen for itself that something is wrong
-            break
+    hooks = [tt.DumpingDebugHook(root, _watch(keep_bad))]
+    with tt.torch.monitor(program.modules, program.optimizers, hooks=hooks) as monitor:
+        for feeds in program.feeds:
+            with monitor.run():
+                results.append(program.step(**feeds))
     return results

@@ -409,6 +409,8 @@ def test_tls(tmp_path):
     )  # fmt: skip
     if made.returncode:
         pytest.skip("needs openssl to make a certificate")
+    with pytest.raises(ValueError, match="no certificate and its key"):
+        DebugServer(tmp_path / "root", tls_cert=key, tls_key=key).start()
     with DebugServer(tmp_path / "root", tls_cert=cert, tls_key=key, token="secret") as server:
         credentials = grpc.ssl_channel_credentials(cert.read_bytes())
         with grpc.secure_channel(server.address, credentials) as channel:

@@ -97,7 +97,7 @@ class Answerer:
             self._voice.ends()
             if self._voice.rank and not self.failed:
                 return
-            if not watch.seen.runs:
+            if not watch.seen.runs and self._voice.launch is None:
                 _remove_unused(self._root)
             if self._voice.takes("summary"):
                 if not self.failed:

@@ -47,6 +47,10 @@ class Alert:
 class AlertRegistry:
     """Alerts of one job; safe to use from several threads.
 
+    Attributes:
+        left_out: records of tensors for which there was no more room.
+        version: grows with every change.
+
     >>> registry = AlertRegistry()
     >>> pill = np.zeros(14)
     >>> pill[2] = 3
@@ -60,6 +64,7 @@ class AlertRegistry:
         self._lock = threading.Lock()
         self._alerts: dict[tuple[str, str], Alert] = {}
         self.left_out = 0
+        self.version = 0
         for facts in saved[:CAPACITY]:
             alert = Alert(**facts)
             self._alerts[alert.device, alert.tensor] = alert
@@ -101,6 +106,7 @@ class AlertRegistry:
         with self._lock:
             self._alerts.clear()
             self.left_out = 0
+            self.version += 1
 
     def _note(self, device: str, tensor: str, timestamp: int, bad: Sequence[bool]) -> None:
         with self._lock:
@@ -110,6 +116,7 @@ class AlertRegistry:
                     self.left_out += 1
                     return
                 alert = self._alerts[device, tensor] = Alert(device, tensor, timestamp, timestamp)
+            self.version += 1
             alert.first = min(alert.first, timestamp)
             alert.last = max(alert.last, timestamp)
             alert.nan += bad[0]

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -149,7 +150,7 @@ class DebugServer:
         where = f"{_bracketed(self.host)}:{self._port}"
         try:
             if self._tls_cert is not None and self._tls_key is not None:
-                pair = Path(self._tls_key).read_bytes(), Path(self._tls_cert).read_bytes()
+                pair = _key_and_certificate(self._tls_key, self._tls_cert)
                 self._port = server.add_secure_port(where, grpc.ssl_server_credentials([pair]))
             else:
                 self._port = server.add_insecure_port(where)
@@ -364,6 +365,18 @@ def _check_trust(host: str, token: str | None, cert: object, key: object) -> Non
         )
     if not is_loopback(host) and cert is None:
         log.warning("Listening on %s without TLS: the token and all tensors travel unencrypted.", host)
+
+
+def _key_and_certificate(key: str | Path, cert: str | Path) -> tuple[bytes, bytes]:
+    """The contents of both files, if they belong together; what gRPC says about others explains nothing."""
+    contents = Path(key).read_bytes(), Path(cert).read_bytes()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"{cert} and {key} are no certificate and its key: {error.reason or error}."
+        ) from error
+    return contents
 
 
 def _bracketed(host: str) -> str:

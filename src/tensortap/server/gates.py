@@ -74,6 +74,9 @@ class Hit:
 class Gates:
     """The states that were asked for, in the order they were asked for; safe to use from several threads.
 
+    Attributes:
+        version: grows with every change.
+
     >>> gates = Gates()
     >>> gates.set([WatchKey("fc", 0, "DebugIdentity")], "breakpoint")
     >>> client = gates.new_client()
@@ -86,7 +89,7 @@ class Gates:
         self._lock = threading.Lock()
         self._limit = limit
         self._states: dict[WatchKey, int] = {}
-        self._version = 0
+        self.version = 0
         self._former: set[WatchKey] = set()
         self._hits: dict[int, Hit] = {}
         self._numbers = itertools.count(1)
@@ -110,7 +113,7 @@ class Gates:
                     if self._states.get(key) == READ_WRITE:
                         self._former.add(key)
                     self._states[key] = _NUMBERS[state]
-            self._version += 1
+            self.version += 1
 
     def states(self) -> dict[WatchKey, str]:
         """Every gate that was ever set, with its state."""
@@ -128,10 +131,10 @@ class Gates:
     def changes(self, told: dict[WatchKey, int], version: int) -> tuple[dict[WatchKey, int], int]:
         """What differs from what a client was told, and the version of all that is asked for."""
         with self._lock:
-            if version == self._version:
+            if version == self.version:
                 return {}, version
             changed = {key: state for key, state in self._states.items() if told.get(key) != state}
-            return changed, self._version
+            return changed, self.version
 
     # --- clients that wait -------------------------------------------------------------------------
 

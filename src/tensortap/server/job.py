@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from collections import OrderedDict
@@ -54,7 +53,7 @@ class Job:
         self._store: SessionStore | None = None
         self._open_runs: set[Path] = set()
         self._graphs: OrderedDict[object, dict[str, str]] = OrderedDict()
-        self._written: str | None = None
+        self._written: tuple[int, int] | None = None
 
     @property
     def is_known(self) -> bool:
@@ -149,17 +148,17 @@ class Job:
         _ = self.store
 
     def _save(self) -> None:
+        versions = self.gates.version, self.alerts.version
+        if versions == self._written:
+            return
         facts = {
             "job": self.name,
             "gates": {str(key): state for key, state in self.gates.states().items()},
             "alerts": self.alerts.saved(),
         }
-        text = json.dumps(facts)
-        if text == self._written:
-            return
         try:
             write_job_facts(self.directory, facts)
-            self._written = text
+            self._written = versions
         except OSError as error:
             log.warning("The gates and alerts of job %s could not be written: %s", self.name, error)
 

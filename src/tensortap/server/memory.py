@@ -12,8 +12,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def reuse_memory() -> None:
-    """Have the allocator keep what it frees, up to 256 MB: chunks of 4 MB come and go, and fresh pages cost more
-    than copies. For a whole process, so nothing for a server in somebody else's.
+    """Have the allocator keep what it frees, up to 256 MB.
+
+    Chunks of 4 MB come and go, and fresh pages cost more than copies. It holds for the whole process, so it is
+    not for a server in a notebook.
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)

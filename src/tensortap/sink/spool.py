@@ -69,8 +69,10 @@ class Spool:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{name}-{os.getpid()}{_SUFFIX}"
-        with self._counting(), open(path, "xb") as file:
+        begun = path.with_suffix(".begun")  # not to be found before it is locked
+        with self._counting(), open(begun, "xb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            begun.rename(path)
             try:
                 for message in messages:
                     self._take_room(_LENGTH.size + len(message))

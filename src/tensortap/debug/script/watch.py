@@ -11,12 +11,14 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Container
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from tensortap.debug.dumper import FLUSH_SECS, Dumper
 from tensortap.debug.hooks import DumpingDebugHook
+from tensortap.debug.non_interactive import WatchFn
 from tensortap.debug.script.alarm import Alarm, Condition
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
@@ -114,6 +116,7 @@ class ScriptWatch:
         hooks: to be called around every run; others may be added before the first.
         records: how many records the run that has begun last has made so far.
         on_records: called, in any thread, when records come in.
+        keeps_bad_values: False while the values of bad nodes cannot be had.
         seen: counts.
         root: the session directory, claimed for this process.
     """
@@ -123,21 +126,27 @@ class ScriptWatch:
         self.seen = Seen()
         self.found = threading.Event()
         self._judge = judge
+        self._without_values = copy(options.watch)
+        self._without_values.keep_bad = 0
         self._dumper = _ScriptDumper(options, self)
         self.root = self._dumper.root
-        self._hook = _ScriptHook(self._dumper, options)
+        self._hook = _ScriptHook(self._dumper, self._watch_options)
         self.hooks: list[Any] = [self._hook]
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
         self._settled = 0
         self.on_records: Callable[[], None] = lambda: None
         self.records = 0
+        self.keeps_bad_values = True
         self._pid = os.getpid()
 
     @property
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
         return self._hook.is_watching
+
+    def _watch_options(self, fetches: Any, feeds: Any) -> WatchOptions:
+        return self.options.watch if self.keeps_bad_values else self._without_values
 
     def is_settled(self, timeout: float = JUDGE_SECS) -> bool:
         """Wait until all suspected runs so far have been judged; False if that takes too long."""
@@ -180,8 +189,8 @@ class ScriptWatch:
 class _ScriptHook(DumpingDebugHook):
     """The dumping hook, over a directory that was claimed before the program started."""
 
-    def __init__(self, dumper: _ScriptDumper, options: ScriptOptions) -> None:
-        super().__init__(dumper.root, lambda fetches, feeds: options.watch)
+    def __init__(self, dumper: _ScriptDumper, watch_fn: WatchFn) -> None:
+        super().__init__(dumper.root, watch_fn)
         self._dumper = dumper
         self.is_watching = False
 
