@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,24 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def answer(script, root):
+TENSORTAP = [sys.executable, "-m", "tensortap"]
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--standalone",
+    "-m",
+    "tensortap",
+]
+
+
+def answer(script, root, tensortap=TENSORTAP):
     """What is said about a program: the exit code of `why` and its first bad value."""
-    tensortap = [sys.executable, "-m", "tensortap"]
-    done = subprocess.run(
-        [*tensortap, "run", "-o", root, SCRIPTS / script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    said = subprocess.run([*tensortap, "why", root, "--json"], capture_output=True, text=True, timeout=60)
+    run = [*tensortap, "run", "-o", root, SCRIPTS / script]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=True)
+    said = subprocess.run([*TENSORTAP, "why", root, "--json"], capture_output=True, text=True, timeout=60)
     found = json.loads(said.stdout)["first_bad"]
     if found is not None:
         assert found["node"] in done.stderr
@@ -49,3 +57,14 @@ def test_a_script_with_a_fault(script, step, phase, node, module, kind, tmp_path
 
 def test_a_healthy_script(tmp_path):
     assert answer("translate.py", tmp_path / "run") == (0, None)
+
+
+@pytest.mark.skipif(
+    not os.environ.get("TENSORTAP_SLOW_TESTS"), reason="set TENSORTAP_SLOW_TESTS=1 to run slow tests"
+)
+def test_the_rank_with_the_fault_is_named_though_all_go_bad(tmp_path):
+    code, found = answer("parallel.py", tmp_path / "run", TORCHRUN)
+    assert code == 1
+    assert (found["step"], found["rank"], found["phase"]) == (2, 1, "forward")
+    assert (found["node"], found["cause_kind"]) == ("nll_loss_forward", "mean-of-nothing")
+    assert found["source"]["text"].endswith("# here")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
-from typing import Any
+from numbers import Real
+from typing import Any, SupportsIndex
 
 from tensortap.engines.options import RunOptions, TraceLevel
 from tensortap.profile.writer import ProfileWriter
@@ -32,7 +34,8 @@ class ProfilerHook(SessionRunHook):
     Args:
         save_steps: profile every so many steps.
         save_secs: profile every so many seconds; exactly one of the two must be given.
-        output_dir: where files go, the current directory by default. Sessions and ranks may share it.
+        output_dir: where files go, the current directory by default; a program that changes directory later moves
+            nothing. Sessions and ranks may share it.
         show_dataflow: draw arrows from the producers of tensors to their consumers.
         show_memory: record allocations, and draw sizes and lifetimes of tensors.
         start_step: profile no step before this one.
@@ -43,7 +46,7 @@ class ProfilerHook(SessionRunHook):
         gzip: write `timeline-<step>.json.gz`.
 
     Raises:
-        ValueError: none or both of `save_steps` and `save_secs`, or an impossible limit.
+        ValueError: none or both of `save_steps` and `save_secs`, or a number that makes no sense.
 
     >>> import tempfile, torch, tensortap as tt
     >>> from pathlib import Path
@@ -76,9 +79,12 @@ class ProfilerHook(SessionRunHook):
                 "ProfilerHook needs exactly one of save_steps and save_secs, got "
                 f"save_steps={save_steps!r} and save_secs={save_secs!r}."
             )
-        for name, limit in (("max_files", max_files), ("max_bytes", max_bytes)):
-            if limit is not None and limit <= 0:
-                raise ValueError(f"{name}={limit!r}: expected a positive number, or None for no limit.")
+        save_steps = _whole("save_steps", save_steps, least=1)
+        start_step, stop_step = _whole("start_step", start_step), _whole("stop_step", stop_step)
+        max_files = _whole("max_files", max_files, least=1)
+        max_bytes = _whole("max_bytes", max_bytes, least=1)
+        if save_secs is not None and not (isinstance(save_secs, Real) and save_secs >= 0):
+            raise ValueError(f"save_secs={save_secs!r}: expected a number of seconds.")
         if start_step is not None and stop_step is not None and stop_step < start_step:
             raise ValueError(f"stop_step={stop_step} comes before start_step={start_step}.")
         self._timer = SecondOrStepTimer(every_steps=save_steps, every_secs=save_secs)
@@ -166,3 +172,17 @@ class ProfilerHook(SessionRunHook):
             log.error("Traces are still being written %g s after the end of the session.", FLUSH_SECS)
         if self.dropped:
             log.error("%d profiled steps could not be written.", self.dropped)
+
+
+def _whole(name: str, given: SupportsIndex | None, least: int | None = None) -> int | None:
+    """An argument that is a whole number, of whatever type, or None. Wrong ones are refused here, not in the loop."""
+    if given is None:
+        return None
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        from_here = "" if least is None else f" from {least} on"
+        raise ValueError(f"{name}={given!r}: expected a whole number{from_here}.")
+    return number

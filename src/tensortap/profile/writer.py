@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from dataclasses import replace
@@ -23,6 +24,14 @@ log = logging.getLogger("tensortap.profile")
 
 MAX_PENDING = 4
 """Profiles that may wait to be written; each holds what the profiler recorded, some megabytes. Then training waits."""
+
+DRAIN_AT_EXIT_SECS = 60.0
+"""How long the end of a program waits for traces of sessions that it did not end."""
+
+_queue = WriterQueue(max_bytes=MAX_PENDING, name="tensortap-profile")
+"""Of all hooks: a program that makes a hook for each of a hundred experiments has one thread for them."""
+
+atexit.register(_queue.drain, DRAIN_AT_EXIT_SECS)
 
 
 class ProfileWriter:
@@ -50,7 +59,7 @@ class ProfileWriter:
         gzip: bool = False,
         stacks: bool = False,
     ) -> None:
-        self._directory = Path(directory)
+        self._directory = Path(directory).absolute()  # the program may change its own
         self._shown: dict[str, Any] = {
             "show_dataflow": show_dataflow,
             "show_memory": show_memory,
@@ -58,19 +67,18 @@ class ProfileWriter:
         }
         self._stacks = stacks
         self._suffix = ".json.gz" if gzip else ".json"
-        self._queue = WriterQueue(max_bytes=MAX_PENDING, name="tensortap-profile")
         self._shown_graph: tuple[Graph | None, int] = (None, 0)
         self.dropped = 0
-        self.events: EventWriter = get_event_writer(directory)
+        self.events: EventWriter = get_event_writer(self._directory)
 
     def submit(self, profile: StepProfile, step: int, graph: Graph) -> None:
         """Have a profile written; it is dropped, and counted, if writing has come to a halt."""
-        if not self._queue.submit(partial(self._write, profile, step, graph), nbytes=1):
+        if not _queue.submit(partial(self._write, profile, step, graph), nbytes=1):
             self._lost(step, "writing the earlier ones does not come to an end")
 
     def drain(self, timeout: float | None) -> bool:
         """Wait until everything is written; False if the timeout, in seconds, passed first."""
-        done = self._queue.drain(timeout)
+        done = _queue.drain(timeout)
         self.events.flush()
         return done
 

@@ -90,6 +90,7 @@ class RunStream:
         self._held_bytes = 0
         self._records = 0
         self._value_bytes = 0
+        self._attempt = 0
         self._begun = False
         self._over = False
         self._is_sending = False
@@ -176,17 +177,21 @@ class RunStream:
         self._progressed = time.monotonic()
         self._started = self._started or self._progressed
         self._expected.clear()
-        self._call = call(self._messages())
+        with self.sender.changed:
+            self._attempt += 1
+        self._call = call(self._messages(self._attempt))
         threading.Thread(target=self._read, args=(self._call,), name="tensortap-replies", daemon=True).start()
 
-    def _messages(self) -> Iterator[bytes]:
-        """All messages of the stream, made as the server takes them."""
+    def _messages(self, attempt: int) -> Iterator[bytes]:
+        """All messages of the stream, made as the server takes them; of no more than one attempt to send it."""
         messages = Messages(self.sender.graphs, self.metadata)
         self._expected.append(None)
         yield messages.opening()
         self._answered.wait()  # or given up, which the sender sees to
-        if self.is_spooled:
-            return
+        with self.sender.changed:
+            if attempt != self._attempt or self._over:
+                return
+            self._begun = True
         if self.sender.takes_batches:
             messages.use_batches()
         yield from self._contents(messages)
@@ -243,7 +248,6 @@ class RunStream:
             until = time.monotonic() + PARCEL_SECS
             while not self._is_parcel() and (left := until - time.monotonic()) > 0:
                 changed.wait(left)
-            self._begun = True
             items, self._items = list(self._items), deque()
             self._waiting_bytes = 0
             return items
@@ -282,6 +286,7 @@ class RunStream:
         with self.sender.changed:
             if self._over or self._begun:
                 return False
+            self._attempt += 1
             self._begun = self.is_spooled = True
             self.sender.spooling.append(self)
         self._answered.set()  # whoever waits for the server need not any more
@@ -356,8 +361,16 @@ class RunStream:
 
     @property
     def can_begin_again(self) -> bool:
-        """Whether no record has left the queue yet."""
+        """Whether nothing but metadata has been sent yet."""
         return not self._begun and not self._over
+
+    def retire(self) -> bool:
+        """Stop the attempt that is under way; False if the server has answered it after all."""
+        with self.sender.changed:
+            if self._begun or self._over:
+                return False
+            self._attempt += 1
+            return True
 
     def overdue(self, now: float) -> str | None:
         """Why the stream has to be given up now, None if it need not be."""

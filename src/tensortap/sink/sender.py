@@ -272,6 +272,8 @@ class Sender:
 
     def _next_stream(self) -> RunStream | None:
         """The next run to be streamed, if it may begin now."""
+        while self._waiting and not self._waiting[0].can_begin_again:
+            self._waiting.popleft()  # given up while it waited
         if not self._waiting or len(self._active) >= MAX_STREAMS:
             return None
         if self._active and not self._is_answering:
@@ -294,8 +296,8 @@ class Sender:
         return [(stream, reason) for stream, reason in reasons if reason is not None]
 
     def _give_up(self, stream: RunStream, reason: str) -> None:
-        if stream.overdue(time.monotonic()) != reason:
-            return  # it has come back in the last moment
+        if reason == UNREACHABLE and not stream.retire():
+            return  # it has answered in the last moment
         if reason == UNREACHABLE:
             why = f"has not answered for {self.connect_timeout_secs:g} s"
         else:

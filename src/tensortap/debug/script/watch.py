@@ -11,7 +11,6 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Container
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -116,7 +115,6 @@ class ScriptWatch:
         hooks: to be called around every run; others may be added before the first.
         records: how many records the run that has begun last has made so far.
         on_records: called, in any thread, when records come in.
-        keeps_bad_values: False while the values of bad nodes cannot be had.
         seen: counts.
         root: the session directory, claimed for this process.
     """
@@ -126,27 +124,21 @@ class ScriptWatch:
         self.seen = Seen()
         self.found = threading.Event()
         self._judge = judge
-        self._without_values = copy(options.watch)
-        self._without_values.keep_bad = 0
         self._dumper = _ScriptDumper(options, self)
         self.root = self._dumper.root
-        self._hook = _ScriptHook(self._dumper, self._watch_options)
+        self._hook = _ScriptHook(self._dumper, lambda fetches, feeds: options.watch)
         self.hooks: list[Any] = [self._hook]
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
         self._settled = 0
         self.on_records: Callable[[], None] = lambda: None
         self.records = 0
-        self.keeps_bad_values = True
         self._pid = os.getpid()
 
     @property
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
         return self._hook.is_watching
-
-    def _watch_options(self, fetches: Any, feeds: Any) -> WatchOptions:
-        return self.options.watch if self.keeps_bad_values else self._without_values
 
     def is_settled(self, timeout: float = JUDGE_SECS) -> bool:
         """Wait until all suspected runs so far have been judged; False if that takes too long."""

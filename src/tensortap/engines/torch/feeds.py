@@ -47,7 +47,11 @@ def replacement(
             raise FeedError(f"it is {getattr(value, 'dtype', 'no array')}, the tensor is {wanted}")
         return fitting(name, value, replaced)
     except FeedError as error:
-        log.warning("The value that the debug server sent for %s was not put in place: %s.", name, str(error).rstrip("."))
+        log.warning(
+            "The value that the debug server sent for %s was not put in place: %s.",
+            name,
+            str(error).rstrip("."),
+        )
         return None
 
 

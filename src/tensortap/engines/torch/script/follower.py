@@ -48,7 +48,7 @@ _RECORDS_LIMIT = 2_000
 _MOST_RECORDS = 1_000_000
 
 _COMPILED = "tensortap.engines.torch.compiled"
-"""Imported when a program compiles a model with our backend: in watched runs it stays compiled, if nobody disturbs it."""
+"""Imported when a program compiles with our backend: in watched runs it stays compiled, if no hook disturbs it."""
 
 
 class Watch(Protocol):
@@ -77,13 +77,6 @@ class Watch(Protocol):
     @property
     def records(self) -> int:
         """How many records the run that has begun last has made so far."""
-
-    @property
-    def keeps_bad_values(self) -> bool:
-        """To be set: whether values are wanted, which code that stays compiled cannot give."""
-
-    @keeps_bad_values.setter
-    def keeps_bad_values(self, value: bool) -> None: ...
 
     @property
     def on_records(self) -> Any:
@@ -260,15 +253,13 @@ class Follower:
         self._end_run(None)
         self._paused = False
         self._models.refresh()
-        around_compiled = self._goes_around_compiled()
-        self._watch.keeps_bad_values = not around_compiled
         block = self._monitor.run()
         block.__enter__()
         self._block = block
         self._depth = 0
         self._unhook_modules()
         # A run that is not watched ends with a step; until then compiled models must not meet hooks of ours.
-        if (self._watch.is_watching and not around_compiled) or not self._optimizers:
+        if (self._watch.is_watching and not self._goes_around_compiled()) or not self._optimizers:
             self._hook_modules()
 
     def _goes_around_compiled(self) -> bool:
