@@ -38,7 +38,9 @@ def measure(name: str, seconds: float) -> None:
         began = time.perf_counter()
         workload.step(**workload.batch)
         times.append(time.perf_counter() - began)
-    kinds = sorted((statistics.median(times[WARM_UP_STEPS + kind :: 2]) * 1e3 for kind in (0, 1)), reverse=True)
+    kinds = sorted(
+        (statistics.median(times[WARM_UP_STEPS + kind :: 2]) * 1e3 for kind in (0, 1)), reverse=True
+    )
     print(f"{name:8}  {kinds[0]:11.2f}  {kinds[1]:15.2f}  {kinds[0] / kinds[1]:5.2f}  {len(times):5}")
 
 

@@ -215,7 +215,7 @@ def test_the_answer_is_on_standard_error_and_the_program_goes_on(folder, finding
     assert done.returncode == 0
     assert done.stdout == "".join(f"step {number}\n" for number in range(8))
     said = done.stderr
-    assert said.startswith("tensortap: watching train.py, recording to dumps\n")
+    assert said.startswith("tensortap: watching train.py, records in dumps\n")
     assert said.count("first bad value") == 1
     for part in (
         "at step 5\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from contextlib import suppress
@@ -11,8 +12,7 @@ import torch
 
 from tensortap.analyze.session import search_session
 from tensortap.reader import SessionDir
-from tests.corpus import planted
-from tests.corpus.planted import PLANTS
+from tests.corpus.plants import PLANTS
 from tests.corpus.training import run_as_loop, run_as_session
 
 pytestmark = [
@@ -50,7 +50,7 @@ def test_a_planted_fault_is_found(case, interceptor, run, keep_bad, tmp_path, mo
         assert (found.node.name, found.node.op_type, found.module) == (case.node, case.op_type, case.module)
     if case.line is not None:
         assert found.source is not None
-        assert (found.source.file, found.source.line) == (planted.__file__, case.line)
+        assert (found.source.file, found.source.line) == (inspect.getsourcefile(case.build), case.line)
         assert found.source_text.endswith("# here")
     if case.reached is not None:
         assert any(case.reached in each for each in found.reached), found.reached

@@ -71,13 +71,14 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """A trace of one step, ready to be asked.
+    """A trace of one step, or of several that were merged, ready to be asked.
 
     Attributes:
+        step, rank: None if it does not tell, or tells several.
         micros: from the beginning of the step to its end.
         busy_micros: how much of that at least one op was running.
         left_out: what the writer had to leave out, in words.
-        steps: how many steps are in it; more than one if traces were merged.
+        parts: step and rank of each trace that was merged into it; its own if none was.
     """
 
     path: Path
@@ -88,7 +89,17 @@ class StepTrace:
     micros: float
     busy_micros: float
     left_out: tuple[str, ...] = ()
-    steps: int = 1
+    parts: tuple[tuple[int | None, int | None], ...] = ((None, None),)
+
+    @property
+    def steps(self) -> int:
+        """How many steps are in it."""
+        return len(self.parts)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether its steps may overlap."""
+        return len(self.parts) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,39 +131,41 @@ def read_step(trace: TraceFile) -> StepTrace:
     timed = steps or [event for event in slices if event.get("cat") == "Op"]
     start = min((_time(event) for event in timed), default=0.0)
     end = max((_time(event) + _duration(event) for event in timed), default=0.0)
-    rank = _rank(trace)
-    step = _step(trace)
-    found = _told_peaks(trace) or _counted_peaks(trace.events)
+    step, rank = _step_and_rank(trace.facts)
+    parts = tuple(map(_step_and_rank, trace.merged))
+    if step is None and not parts:
+        step = _step_in_name(trace.path)
     return StepTrace(
         trace.path,
         step,
         rank,
         ops,
-        tuple(
-            Peak(allocator, nbytes, is_exact, count, tensors, micros - start, trace.path, step, rank)
-            for allocator, nbytes, is_exact, count, tensors, micros in found
-        ),
+        _peaks(trace, step, rank, start),
         end - start,
         _covered((op.start, op.start + op.micros) for op in ops),
-        tuple(str(each) for each in _listed(trace.facts.get("left_out"))),
-        max(1, len(_listed(trace.facts.get("merged")))),
+        tuple(
+            dict.fromkeys(
+                str(each) for facts in (trace.facts, *trace.merged) for each in _listed(facts.get("left_out"))
+            )
+        ),
+        parts or ((step, rank),),
     )
 
 
-def _rank(trace: TraceFile) -> int | None:
-    rank = trace.facts.get("rank")
-    return rank if isinstance(rank, int) else None
+def _step_and_rank(facts: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    step, rank = (facts.get(key) for key in ("step", "rank"))
+    return (
+        step if isinstance(step, int) and not isinstance(step, bool) else None,
+        rank if isinstance(rank, int) and not isinstance(rank, bool) else None,
+    )
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _step(trace: TraceFile) -> int | None:
-    told = trace.facts.get("step")
-    if isinstance(told, int):
-        return told
-    digits = trace.path.name.removeprefix("timeline-").partition(".")[0]
+def _step_in_name(path: Path) -> int | None:
+    digits = path.name.removeprefix("timeline-").partition(".")[0]
     return int(digits) if digits.isdecimal() else None
 
 
@@ -161,7 +174,7 @@ def _time(event: Event) -> float:
 
 
 def _duration(event: Event) -> float:
-    return float(event.get("dur", 0))
+    return max(0.0, float(event.get("dur", 0)))
 
 
 def _whole(value: Any) -> int:
@@ -219,9 +232,24 @@ def _covered(intervals: Iterable[tuple[float, float]]) -> float:
 _Found = tuple[str, int, bool, int, tuple[tuple[str, int], ...], float]
 
 
-def _told_peaks(trace: TraceFile) -> list[_Found]:
-    """Peaks that the trace itself tells; none if they are not as we write them."""
-    told: Any = trace.facts.get("peaks")
+def _peaks(trace: TraceFile, step: int | None, rank: int | None, start: float) -> tuple[Peak, ...]:
+    """Peaks of a trace. Those that were merged tell their own, each after its own start."""
+
+    def placed(
+        found: Iterable[_Found], step: int | None, rank: int | None, start: float = 0.0
+    ) -> Iterator[Peak]:
+        for allocator, nbytes, is_exact, count, tensors, micros in found:
+            yield Peak(allocator, nbytes, is_exact, count, tensors, micros - start, trace.path, step, rank)
+
+    told = [
+        peak for part in trace.merged for peak in placed(_told_peaks(part), *_step_and_rank(part))
+    ] or list(placed(_told_peaks(trace.facts), step, rank, start))
+    return tuple(told or placed(_counted_peaks(trace.events), step, rank, start))
+
+
+def _told_peaks(facts: Mapping[str, Any]) -> list[_Found]:
+    """Peaks that a trace itself tells; none if they are not as we write them."""
+    told: Any = facts.get("peaks")
     try:
         return [
             (

@@ -19,7 +19,7 @@ class MergedTrace:
 
     Attributes:
         events: names first.
-        facts: the clock, and of each part: file, rank, host, pid, step and by how much it was moved.
+        facts: the clock, and of each part: file, rank, host, pid, step, peaks, what it lacks, and by how much it was moved.
         notices: what a reader should know, in words.
     """
 
@@ -73,13 +73,18 @@ def merged(traces: Sequence[TraceFile]) -> MergedTrace:
     parts = [
         part for _, _, part in sorted(zip(moments, count(), parts, strict=False), key=lambda each: each[:2])
     ]
-    facts = {"version": 1, "zero_nanos": zero, "merged": [_described(part) for part in parts]}
+    facts = {
+        "version": 1,
+        "zero_nanos": zero,
+        "merged": [each for part in parts for each in _described(part)],
+    }
     return MergedTrace(_events(parts), facts, _notices(traces, clocks))
 
 
 def _clock(trace: TraceFile) -> int | None:
     zero = trace.facts.get("zero_nanos")
-    return zero if isinstance(zero, int) and not isinstance(zero, bool) else None
+    is_clock = isinstance(zero, int) and not isinstance(zero, bool) and abs(zero) < 1 << 63
+    return zero if is_clock else None
 
 
 def _span(trace: TraceFile) -> tuple[int, int]:
@@ -151,10 +156,20 @@ def _titles(parts: Sequence[_Part]) -> dict[tuple[object, Any, str], str]:
     return titles
 
 
-def _described(part: _Part) -> dict[str, Any]:
+def _described(part: _Part) -> list[dict[str, Any]]:
+    """What is told of a part, or of each of its own parts if it was merged itself."""
     facts = part.trace.facts
-    told = {key: facts[key] for key in ("rank", "step", "host", "pid") if key in facts}
-    return {"file": part.trace.path.name, **told, "moved_micros": part.shift / 1000}
+    moved = part.shift / 1000
+    if part.trace.merged:
+        return [
+            {**each, "moved_micros": _number(each.get("moved_micros")) + moved} for each in part.trace.merged
+        ]
+    told = {key: facts[key] for key in ("rank", "step", "host", "pid", "peaks", "left_out") if key in facts}
+    return [{"file": part.trace.path.name, **told, "moved_micros": moved}]
+
+
+def _number(told: Any) -> float:
+    return told if isinstance(told, (int, float)) else 0.0
 
 
 def _notices(traces: Sequence[TraceFile], clocks: Sequence[int | None]) -> list[str]:
@@ -163,7 +178,7 @@ def _notices(traces: Sequence[TraceFile], clocks: Sequence[int | None]) -> list[
         for trace, clock in zip(traces, clocks, strict=True)
         if clock is None
     ]
-    hosts = sorted({str(trace.facts["host"]) for trace in traces if "host" in trace.facts})
+    hosts = sorted({trace.facts["host"] for trace in traces if isinstance(trace.facts.get("host"), str)})
     if len(hosts) > 1:
         notices.append(
             f"The clocks of {', '.join(hosts)} are taken to agree; check that they are synchronised."

@@ -129,20 +129,29 @@ _SECTIONS = {
 
 def _headline(traces: Sequence[StepTrace]) -> str:
     facts = _heading(traces)
-    numbers = sorted({trace.step for trace in traces if trace.step is not None})
-    ranks = sorted({trace.rank for trace in traces if trace.rank is not None})
+    parts = [part for trace in traces for part in trace.parts]
+    numbers = sorted({step for step, _ in parts if step is not None})
+    ranks = sorted({rank for _, rank in parts if rank is not None})
     steps = facts["steps"]
-    if numbers:
-        who = f"step{'s' if len(numbers) > 1 else ''} {_shortened(numbers)}"
-    else:
-        who = f"{steps} step{'s' if steps > 1 else ''}"
+    named = f"step{'s' if len(numbers) > 1 else ''} {_shortened(numbers)}"
+    who = named if numbers else _counted(steps, "step")
     if len(ranks) > 1:
         who += f" of ranks {_shortened(ranks)}"
-    if any(trace.steps > 1 for trace in traces):  # merged: they overlap
-        return f"{who}: {_time(facts['micros'])} from the first to the last; {facts['ops']:,.0f} ops each"
+    ops = _counted(f"{facts['ops']:,.0f}", "op")
+    if any(trace.is_merged for trace in traces):
+        return f"{who}: {_time(facts['micros'])} from the first to the last; {ops} each"
     busy = facts["busy_micros"] / facts["micros"] if facts["micros"] else 0.0
     each = ", each" if steps > 1 else ""
-    return f"{who}{each}: {_time(facts['micros'])}, ops running {busy:.0%} of it; {facts['ops']:,.0f} ops"
+    return f"{who}{each}: {_time(facts['micros'])}, ops running {busy:.0%} of it; {ops}"
+
+
+def _counted(number: object, what: str) -> str:
+    """A number of things.
+
+    >>> _counted(1, "op"), _counted("1,200", "op")
+    ('1 op', '1,200 ops')
+    """
+    return f"{number} {what}" if str(number) == "1" else f"{number} {what}s"
 
 
 def _shortened(numbers: Sequence[int]) -> str:
@@ -197,7 +206,7 @@ def _print_peaks(rows: Sequence[Peak], top: int | None) -> None:
         where = "" if peak.step is None else f" of step {peak.step}"
         where += "" if peak.rank is None else f" on rank {peak.rank}"
         print(
-            f"peak of {allocator}: {size_text(peak.nbytes)} in {peak.count} tensors, "
+            f"peak of {allocator}: {size_text(peak.nbytes)} in {_counted(peak.count, 'tensor')}, "
             f"{_time(peak.micros)} after the start{where}"
         )
         cells = [
@@ -211,7 +220,7 @@ def _print_peaks(rows: Sequence[Peak], top: int | None) -> None:
 def _print_rest(total: int, top: int | None, what: str, named: int | None = None) -> None:
     shown = min(total if named is None else named, top or total)
     if total > shown:
-        print(f"… and {total - shown} more {what}s")
+        print(f"… and {_counted(total - shown, f'more {what}')}")
 
 
 _PRINTERS = {
@@ -245,7 +254,11 @@ def _notices(traces: Sequence[StepTrace], sections: dict[str, list[Any]], asked:
         for trace in traces
         if trace.left_out
     ]
-    notices += [f"{str(trace.path)!r} has no ops." for trace in traces if not trace.ops]
+    notices += [
+        f"{str(trace.path)!r} has no ops of the kind that tensortap and TensorFlow write."
+        for trace in traces
+        if not trace.ops
+    ]
     if asked and not sections[asked] and any(trace.ops for trace in traces):
         missing = "memory; profile with show_memory=True" if asked in ("memory", "peak") else f"{asked}s"
         notices.append(f"These traces tell nothing of {missing}.")

@@ -74,7 +74,7 @@ class Answerer:
     def begin(self) -> None:
         """The program is being watched."""
         if self._voice.rank == 0:
-            self.say(f"watching {self._program}, recording to {self._shown_root}")
+            self.say(f"watching {self._program}, records in {self._shown_root}")
 
     def judge(self, run_dir: Path) -> bool:
         """Whether something is really bad in a session to which this run has been added; if so, say what."""

@@ -58,7 +58,10 @@ def run(options: argparse.Namespace) -> int:
     if len(paths) < 2:
         raise ValueError(f"One trace is nothing to merge; name two or more besides {str(output)!r}.")
     result = merged([read_trace(path) for path in paths])
-    size = write_trace(output, result.events, result.facts)
+    try:
+        size = write_trace(output, result.events, result.facts)
+    except OSError as error:
+        raise ValueError(f"{str(output)!r} cannot be written: {error.strerror or error}.") from None
     say(result.notices)
     print(f"wrote {len(paths)} traces, {len(result.events)} events ({size_text(size)}) to {output}")
     return 0

@@ -83,7 +83,7 @@ class ProfilerHook(SessionRunHook):
         start_step, stop_step = _whole("start_step", start_step), _whole("stop_step", stop_step)
         max_files = _whole("max_files", max_files, least=1)
         max_bytes = _whole("max_bytes", max_bytes, least=1)
-        if save_secs is not None and not (isinstance(save_secs, Real) and save_secs >= 0):
+        if save_secs is not None and not _is_duration(save_secs):
             raise ValueError(f"save_secs={save_secs!r}: expected a number of seconds.")
         if start_step is not None and stop_step is not None and stop_step < start_step:
             raise ValueError(f"stop_step={stop_step} comes before start_step={start_step}.")
@@ -186,3 +186,7 @@ def _whole(name: str, given: SupportsIndex | None, least: int | None = None) -> 
         from_here = "" if least is None else f" from {least} on"
         raise ValueError(f"{name}={given!r}: expected a whole number{from_here}.")
     return number
+
+
+def _is_duration(given: object) -> bool:
+    return isinstance(given, Real) and float(given) >= 0

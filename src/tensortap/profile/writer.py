@@ -31,7 +31,13 @@ DRAIN_AT_EXIT_SECS = 60.0
 _queue = WriterQueue(max_bytes=MAX_PENDING, name="tensortap-profile")
 """Of all hooks: a program that makes a hook for each of a hundred experiments has one thread for them."""
 
-atexit.register(_queue.drain, DRAIN_AT_EXIT_SECS)
+
+def _drain_at_exit() -> None:
+    if not _queue.drain(DRAIN_AT_EXIT_SECS):
+        log.error("The program ends; traces that were not written in %g s are lost.", DRAIN_AT_EXIT_SECS)
+
+
+atexit.register(_drain_at_exit)
 
 
 class ProfileWriter:

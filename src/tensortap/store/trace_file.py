@@ -41,6 +41,7 @@ OUR_DATA = "tensortap"
 PATTERNS = ("timeline-*.json", "timeline-*.json.gz")
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
+_MAX_MICROS = 1 << 63
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -64,6 +65,12 @@ class TraceFile:
     path: Path
     events: Sequence[Event]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def merged(self) -> list[Mapping[str, Any]]:
+        """What is told of each trace that was merged into this one; empty if it is one as it was written."""
+        told = self.facts.get("merged")
+        return [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
 
 
 def micros(nanos: int) -> float:
@@ -208,6 +215,8 @@ def _what_is_wrong(event: Any) -> str:
         value = event.get(key, 0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             return f"{key!r} of {{}} is no number"
+        if abs(value) >= _MAX_MICROS:
+            return f"{key!r} of {{}} is {value:g}, which is no time"
     for key in ("pid", "tid", "id"):
         if isinstance(event.get(key), (dict, list)):
             return f"{key!r} of {{}} is neither number nor text"
