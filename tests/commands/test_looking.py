@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
+import tensortap as tt
 from tensortap.commands import COMMANDS, main, parser_of
 from tests.analyze.planted import HEALTHY, PLANTS, train
 
@@ -335,6 +338,69 @@ def test_mistakes_are_one_line_with_the_fix(run, bad, healthy, tmp_path):
         assert code == 2, arguments
         assert words in err, (arguments, err)
         assert err.count("\n") == 1, err
+
+
+def test_what_the_last_run_does_not_have_is_found_in_another(run, tmp_path):
+    """The last run of a program is often an evaluation; asking about the step before must not lead astray."""
+    model = torch.nn.Linear(3, 2)
+    hook = tt.DumpingDebugHook(tmp_path, lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary"))
+    with tt.torch.monitor(model, hooks=[hook]) as m:
+        for train in (True, True, False):
+            with m.run():
+                y = model(torch.ones(4, 3))
+                if train:
+                    y.exp().mean()
+    for command, thing in (
+        ("show", "exp:0"),
+        ("eval", "`exp:0`"),
+        ("node", "exp"),
+        ("inputs", "exp"),
+        ("outputs", "exp"),
+    ):
+        code, _, err = run(command, tmp_path, thing)
+        assert code == 2
+        assert "in run 2." in err or "Run 2 has no tensor" in err
+        assert err.endswith("The last run that recorded it is 1: say -r 1.\n")
+        assert "say -r" not in run(command, tmp_path, thing, "-r", 2)[2]  # whoever names a run means it
+    code, _, err = run("source", tmp_path, "test_looking.py:1")
+    assert "Line 1 made no node in run 2; " in err
+    assert run("history", tmp_path, "model/addmm:0")[1].startswith("model/addmm:0  3 runs, 0 bad\n")
+
+
+def test_a_line_of_a_package_comes_with_the_line_of_the_program_that_led_there(run, tmp_path, monkeypatch):
+    package = tmp_path / "lib" / "site-packages" / "zoo_of_models"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import torch\n\ndef activation(x):\n    return torch.log(x - x)\n")
+    monkeypatch.syspath_prepend(package.parent)
+    from zoo_of_models import activation
+
+    model = torch.nn.Linear(3, 2)
+    hook = tt.DumpingDebugHook(
+        tmp_path / "dumps", lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary")
+    )
+    with tt.torch.monitor(model, hooks=[hook]) as m, m.run():
+        activation(model(torch.ones(4, 3))).mean().backward()
+    out = run("why", tmp_path / "dumps")[1]
+    lines = [line.split() for line in out.splitlines()]
+    assert ["line", "zoo_of_models/__init__.py:4", "in", "activation"] in lines
+    (caller,) = [line for line in lines if line[:1] == ["from"]]
+    assert re.fullmatch(r".*test_looking\.py:\d+", caller[1])
+    assert "  from  " not in run("why", tmp_path / "dumps", "--json")[1]
+
+
+def test_diff_lists_some_of_many_inputs(run, tmp_path):
+    watch = tt.WatchOptions("DebugNumericSummary")
+    for name, first in (("a", 0), ("b", 20)):
+        model = torch.nn.Linear(1, 1)
+        hook = tt.DumpingDebugHook(tmp_path / name, lambda fetches, feeds: watch)
+        with tt.torch.monitor(model, hooks=[hook]) as m, m.run():
+            data = torch.arange(80.0)
+            torch.stack([data[first + i] for i in range(20)])
+    code, out, _ = run("diff", tmp_path / "a", tmp_path / "b", "-n", 1)
+    assert code == 1
+    assert "first    stack:0" in out
+    assert out.count("not compared") == 6
+    assert "and 14 more" in out
 
 
 def test_unknown_commands_are_suggested(run):

@@ -191,8 +191,65 @@ def test_merge_puts_ranks_on_one_clock(tmp_path, capsys):
     assert [part["moved_micros"] for part in trace["otherData"]["tensortap"]["merged"]] == [0, 3000]
     # A merged trace can be asked, too.
     _, out, _ = run(capsys, "profile", tmp_path / "all.json.gz", "--by", "op")
-    assert out.startswith("2 steps: 23 ms from the first to the last; 5 ops each\n")
+    assert out.startswith("step 100 of ranks 0, 1: 23 ms from the first to the last; 5 ops each\n")
     assert out.splitlines()[3].split() == ["6", "ms", "37.5%", "2", "aten::addmm"]
+
+
+def test_merged_traces_keep_their_peaks_and_what_they_lack(tmp_path, capsys):
+    one = write(tmp_path / "timeline-7.json", step=7, show_memory=True)
+    _, alone, _ = run(capsys, "profile", one, "--by", "peak")
+    two = write(tmp_path / "timeline-7.rank1.json", step=7, rank=1, start_nanos=ZERO + 3 * MS, slower=2)
+    write(two, step=7, rank=1, start_nanos=ZERO + 3 * MS, slower=2, max_bytes=two.stat().st_size - 1)
+    three = write(tmp_path / "timeline-8.json", step=8, start_nanos=ZERO + 60 * MS)
+    both, all_three = tmp_path / "both.json", tmp_path / "all.json"
+    assert run(capsys, "trace", "merge", one, two, "-o", both)[0] == 0
+    assert run(capsys, "trace", "merge", both, three, "-o", all_three)[0] == 0
+    for merged, who in ((both, "step 7 of ranks 0, 1: "), (all_three, "steps 7, 8 of ranks 0, 1: ")):
+        _, out, err = run(capsys, "profile", merged, "--by", "peak")
+        assert out.startswith(who)
+        assert out.partition("\n")[2] == alone.partition("\n")[2], "of the step and rank that had it"
+        assert err == f"note: {str(merged)!r} was cut to its size limit; it lacks dataflow.\n"
+    parts = json.loads(all_three.read_text())["otherData"]["tensortap"]["merged"]
+    assert [part["moved_micros"] for part in parts] == [0, 3000, 60000]
+
+
+def test_one_is_not_many(tmp_path, capsys):
+    event = {"ph": "X", "cat": "Op", "ts": 0, "dur": 3, "pid": 1, "tid": 1, "args": {}}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps([{**event, "name": "a"}]))
+    assert run(capsys, "profile", trace)[1].startswith("1 step: 3 µs, ops running 100% of it; 1 op\n")
+    trace.write_text(json.dumps([{**event, "name": "a"}, {**event, "name": "b", "ts": 9, "dur": -2}]))
+    _, out, _ = run(capsys, "profile", trace, "--by", "op", "--top", "1")
+    assert out.endswith("3 µs  100.0%      1  a\n… and 1 more op\n"), "nothing lasts less than no time"
+
+
+def test_a_trace_of_another_kind_says_so(tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    trace.write_text(
+        '[{"ph": "X", "cat": "cpu_op", "ts": 0, "dur": 3, "pid": 1, "tid": 1, "name": "aten::mm"}]'
+    )
+    _, _, err = run(capsys, "profile", trace)
+    assert err == f"note: {str(trace)!r} has no ops that tensortap or TensorFlow recorded.\n"
+
+
+def test_impossible_times_are_refused_and_an_impossible_clock_is_none(tmp_path, capsys):
+    good, odd = write(tmp_path / "timeline-1.json"), tmp_path / "odd.json"
+    merge = ("trace", "merge", good, odd, "--force", "-o", tmp_path / "both.json")
+    odd.write_text('[{"ph": "X", "cat": "Op", "ts": 1e308, "dur": 1e308, "name": "a"}]')
+    for arguments in (("profile", odd), merge):
+        code, _, err = run(capsys, *arguments)
+        assert (code, err.partition(": ")[2]) == (
+            2,
+            f"{str(odd)!r} is no trace: 'ts' of its event 0 is 1e+308, which is no time.\n",
+        )
+    content = json.loads(good.read_text())
+    content["otherData"]["tensortap"].update(zero_nanos=10**400, host=None)
+    odd.write_text(json.dumps(content))
+    code, _, err = run(capsys, *merge)
+    assert (code, err) == (
+        0,
+        f"note: {str(odd)!r} does not tell its wall clock; it is shown from time zero on.\n",
+    )
 
 
 def test_a_trace_without_a_clock_begins_at_zero_with_a_note(tmp_path, capsys):
@@ -361,6 +418,12 @@ def test_merge_refuses_what_would_be_regretted(tmp_path, capsys):
     assert "name two or more" in run(capsys, "trace", "merge", one, one, "-o", tmp_path / "x.json")[2]
     nowhere = tmp_path / "no" / "x.json"
     assert "There is no directory" in run(capsys, "trace", "merge", one, two, "-o", nowhere)[2]
+    (tmp_path / "taken.json").mkdir()
+    code, _, err = run(capsys, "trace", "merge", one, two, "--force", "-o", tmp_path / "taken.json")
+    assert (code, err) == (
+        2,
+        f"tensortap trace: {str(tmp_path / 'taken.json')!r} cannot be written: Is a directory.\n",
+    )
     assert (
         run(capsys, "profile", one, "--top", "-1")[2]
         == "tensortap profile: --top takes how many to show, got -1.\n"

@@ -301,6 +301,14 @@ for step in range(3):
     assert "net/addmm" in last.nodes()
 
 
+def test_warnings_of_ours_begin_with_our_name_or_come_as_the_program_logs(folder):
+    warn = "logging.getLogger('tensortap.engine').warning('something is odd')"
+    said = ended([*TENSORTAP, "run", "-q", "-c", f"import logging; {warn}"]).stderr
+    assert said == "tensortap: something is odd\n"
+    said = ended([*TENSORTAP, "run", "-q", "-c", f"import logging; logging.basicConfig(); {warn}"]).stderr
+    assert said == "WARNING:tensortap.engine:something is odd\n"
+
+
 def test_ctrl_c_ends_it_as_python_does_and_leaves_a_readable_directory(folder):
     folder(
         "train.py",
@@ -326,7 +334,7 @@ while True:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
-    assert "KeyboardInterrupt" in said
+    assert "KeyboardInterrupt\n\ntensortap\n  seen " in said
     assert "no bad value" in said
     session = SessionDir("dumps")
     assert len(session) >= 20

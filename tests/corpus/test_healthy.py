@@ -7,7 +7,9 @@ import torch
 
 from tensortap.analyze.session import search_session
 from tensortap.reader import SessionDir
-from tests.corpus.healthy import HEALTHY, SLOW, STEPS
+from tests.corpus.architectures import ARCHITECTURES
+from tests.corpus.healthy import SLOW, STEPS
+from tests.corpus.ordinary import ORDINARY
 from tests.corpus.training import run_as_loop, run_as_session
 
 pytestmark = [
@@ -15,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
 ]
 
-CHOSEN = [each for each in HEALTHY if SLOW or not each.is_slow]
+CHOSEN = [each for each in ARCHITECTURES + ORDINARY if SLOW or not each.is_slow]
 WAYS = [("native", run_as_session), *([("dispatch", run_as_loop)] if SLOW else [])]
 
 
@@ -39,7 +41,7 @@ def test_no_alarm(case, interceptor, run, tmp_path, monkeypatch):
 
 
 def test_a_step_that_a_scaler_skips_is_told(tmp_path):
-    (case,) = (each for each in HEALTHY if each.name == "gradient_scaler_that_skips_a_step")
+    (case,) = (each for each in ORDINARY if each.name == "gradient_scaler_that_skips_a_step")
     torch.manual_seed(0)
     run_as_session(case.build(), tmp_path)
     report = search_session(SessionDir(tmp_path))
@@ -48,6 +50,6 @@ def test_a_step_that_a_scaler_skips_is_told(tmp_path):
 
 
 def test_there_are_enough_of_them():
-    architectures = {each.name.partition("-")[0] for each in CHOSEN if each.name[0].isupper()}
-    assert len(architectures) >= 20
+    kinds = {each.name.partition("-")[0] for each in CHOSEN if each in ARCHITECTURES}
+    assert len(kinds) >= 20
     assert len(CHOSEN) >= 30

@@ -14,6 +14,7 @@ import threading
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -100,14 +101,31 @@ def test_exactly_one_period(arguments, tmp_path):  # B5
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"max_files": 0}, "max_files=0"),
+        ({"max_files": 0}, "max_files=0: expected a whole number from 1 on"),
+        ({"max_files": "3"}, "max_files='3'"),
         ({"max_bytes": -1}, "max_bytes=-1"),
+        ({"max_bytes": "1MB"}, "max_bytes='1MB'"),
+        ({"start_step": "a"}, "start_step='a': expected a whole number"),
+        ({"stop_step": 2.5}, "stop_step=2.5"),
         ({"start_step": 9, "stop_step": 3}, "stop_step=3 comes before start_step=9"),
+        ({"save_steps": 0}, "save_steps=0"),
+        ({"save_steps": 1.5}, "save_steps=1.5"),
+        ({"save_steps": "2"}, "save_steps='2'"),
+        ({"save_steps": None, "save_secs": -1}, "save_secs=-1: expected a number of seconds"),
+        ({"save_steps": None, "save_secs": float("nan")}, "save_secs=nan"),
+        ({"save_steps": None, "save_secs": "x"}, "save_secs='x'"),
     ],
 )
-def test_impossible_limits_are_refused_at_once(arguments, said, tmp_path):
+def test_impossible_numbers_are_refused_at_once(arguments, said, tmp_path):
     with pytest.raises(ValueError, match=said):
-        tt.ProfilerHook(save_steps=1, output_dir=tmp_path, **arguments)
+        tt.ProfilerHook(**{"save_steps": 1, "output_dir": tmp_path, **arguments})
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    train([tt.ProfilerHook(np.int64(2), output_dir=tmp_path, max_files=np.int32(1))], 5)
+    assert steps_in(tmp_path) == [2]
+    tt.ProfilerHook(save_secs=np.float32(0.5), output_dir=tmp_path)
 
 
 def test_the_event_file_is_there_from_the_start(tmp_path):  # B6
@@ -119,6 +137,16 @@ def test_the_current_directory_is_the_default(tmp_path, monkeypatch):  # B5
     monkeypatch.chdir(tmp_path)
     train([tt.ProfilerHook(save_steps=1)], 2)
     assert steps_in(tmp_path) == [2]
+
+
+def test_a_program_that_changes_directory_moves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    hook = tt.ProfilerHook(save_steps=1, output_dir="traces")
+    monkeypatch.chdir("elsewhere")
+    train([hook], 2)
+    assert steps_in(tmp_path / "traces") == [2]
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_graph_without_a_global_step_is_refused(tmp_path):  # B7
@@ -258,6 +286,33 @@ def test_whole_stacks(tmp_path):
     assert stack[-1].endswith("step")
 
 
+def test_blocks_that_the_program_named(tmp_path):
+    linear = nn.Linear(3, 1)
+    left_open = []
+
+    def step():
+        with torch.profiler.record_function("nothing but Python"):
+            pass
+        with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
+            loss = linear(X).mean()
+        left_open.append(torch.profiler.record_function("left open").__enter__())
+        return {"loss": loss + 1}
+
+    session = tt.torch.Session(step, modules={"linear": linear})
+    with tt.MonitoredSession(session, [tt.ProfilerHook(save_steps=1, output_dir=tmp_path)]) as running:
+        for _ in range(2):
+            running.run("loss")
+    trace = trace_of(tmp_path, 2)
+    check_trace(trace, nested=True)
+    blocks = {event["name"]: event for event in trace["traceEvents"] if event.get("cat") == "Block"}
+    assert list(blocks) == ["outer", "inner", "left open"]
+    addmm, inner = slices(trace)["linear/addmm"], blocks["inner"]
+    assert inner["ts"] <= addmm["ts"] < addmm["ts"] + addmm["dur"] <= inner["ts"] + inner["dur"]
+    lanes = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"]
+    assert lanes == ["MainThread", "MainThread: blocks"]
+    assert "nothing but Python" in slices(trace), "it has no ops inside, so it is drawn among them"
+
+
 def test_a_loop_that_stays_as_it_is(tmp_path):
     model, step = training()
     with tt.torch.monitor(model, hooks=[tt.ProfilerHook(save_steps=2, output_dir=tmp_path)]) as monitor:
@@ -391,6 +446,26 @@ def test_writing_is_done_elsewhere_and_waited_for_at_the_end(tmp_path):
     assert writers[0] == "tensortap-profile"
     assert trace_of(tmp_path, 3)
     assert hook.dropped == 1
+
+
+def test_many_hooks_share_one_thread(tmp_path):
+    for number in range(5):
+        train([tt.ProfilerHook(save_steps=1, output_dir=tmp_path / str(number))], 2)
+    assert [thread.name for thread in threading.enumerate()].count("tensortap-profile") == 1
+
+
+LEFT_OPEN = """
+import sys, torch, tensortap as tt
+hook = tt.ProfilerHook(save_steps=1, output_dir=sys.argv[1])
+session = tt.MonitoredSession(tt.torch.Session(lambda: {"y": torch.ones(3) + 1}), [hook])
+for _ in range(4):
+    session.run("y")
+"""
+
+
+def test_the_end_of_the_program_waits_for_traces_of_a_session_that_was_not_ended(tmp_path):
+    subprocess.run([sys.executable, "-c", LEFT_OPEN, str(tmp_path)], check=True, timeout=120)
+    assert steps_in(tmp_path) == [2, 3, 4]
 
 
 # --- TensorBoard ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -145,3 +146,15 @@ def test_garbage_on_the_port(server):
                 pass  # it hung up on us
     stream(server, metadata(0), identity("good", [1.0]))
     assert len(server.session()) == 1
+
+
+def test_serve_names_every_job_and_ends_when_told_twice(tmp_path):
+    """`timeout` and supervisors send a signal to the process and to its group: two at the same moment."""
+    for _ in range(3):
+        server = ServeProcess(tmp_path, "--port", "0")
+        stream(server, metadata(0, rank=0, job="gpt"), identity("fc", [1.0]))
+        assert server.process.stderr.readline() == f"job gpt: tensortap health {tmp_path}/gpt --follow\n"
+        for _ in range(5):
+            server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+        assert server.close() == "received 1 records in 1 runs\n"

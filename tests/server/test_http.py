@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import socket
 import urllib.request
 from pathlib import Path
 
@@ -136,6 +137,24 @@ def test_a_gate_may_be_set_before_its_job_comes(tmp_path):
         assert reply.debug_op_state_changes[0].node_name == "fc"
 
 
+def test_a_job_is_also_found_by_a_name_that_no_directory_can_have(tmp_path):
+    with DebugServer(tmp_path) as server:
+        body = {"watch_keys": ["fc:0:DebugIdentity"], "state": "open"}
+        assert http(server, "/api/jobs/caf%C3%A9/gates", "PUT", body)[0] == 200
+        (reply,) = stream(server, metadata(0, rank=0, job="café"))
+        assert reply.debug_op_state_changes[0].node_name == "fc"
+        (job,) = get(server, "/api/jobs")["jobs"]
+        assert get(server, "/api/jobs/caf%C3%A9") == get(server, f"/api/jobs/{job['id']}")
+
+
+def test_who_speaks_no_http_is_answered_and_not_logged(server, caplog):
+    host, _, port = server.http_address.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as knocking:
+        knocking.sendall(b"\x00\x01\r\n\r\n")
+        assert knocking.recv(100).startswith(b"HTTP/1.1 400")
+    assert not caplog.records
+
+
 MISTAKES = [
     ("/api/nothing", 404, "Not Found"),
     ("/api/jobs/gtp", 404, "there are gpt"),
@@ -143,6 +162,8 @@ MISTAKES = [
     (f"{JOB}/runs/run_1_1", 404, "has no run 'run_1_1'"),
     (f"{JOB}/runs/..", 404, ""),
     (f"{JOB}/runs?limit=many", 400, "whole number"),
+    (f"{JOB}/runs?limit=-5", 400, "limit must be at least 1, got -5"),
+    (f"{JOB}/runs/last/tensors?offset=-3", 400, "offset must be at least 0"),
     (f"{JOB}/runs/last/value", 400, "Say which tensor"),
     (f"{JOB}/runs/last/value?tensor=fd:0", 404, "Did you mean 'fc:0'"),
     (f"{JOB}/runs/last/value?tensor=fc:0[9]", 400, r"shape is \[2, 3\]"),
@@ -166,6 +187,7 @@ BAD_BODIES = [
     ("PUT", "gates", {"watch_keys": "fc:0:DebugIdentity", "state": "open"}, "must be a list"),
     ("PUT", "gates", {"watch_keys": ["fc"], "state": "open"}, "no watch key"),
     ("PUT", "gates", {"watch_keys": ["../x:0:DebugIdentity"], "state": "open"}, "'..' as a part"),
+    ("PUT", "gates", {"watch_keys": ["\ud800:0:DebugIdentity"], "state": "open"}, "half a character"),
     ("PUT", "gates", [1], "must be a JSON object"),
     ("POST", "breakpoints/77/release", {}, "Nobody waits"),
 ]
@@ -182,6 +204,9 @@ def test_pages_of_other_sites_are_kept_out(server):
     """A browser on this machine may be led here by anybody."""
     assert http(server, "/api/jobs", headers={"Host": "evil.example"})[0] == 403
     assert http(server, "/api/jobs", headers={"Origin": "http://evil.example"})[0] == 403
+    for nonsense in ("[", "[::1"):
+        assert http(server, "/api/jobs", headers={"Host": nonsense})[0] == 403
+        assert http(server, "/api/jobs", headers={"Origin": f"http://{nonsense}"})[0] == 403
     own = server.http_address
     assert http(server, "/api/jobs", headers={"Origin": own})[0] == 200
     assert http(server, "/api/jobs", "POST")[0] == 405

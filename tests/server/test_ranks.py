@@ -135,6 +135,9 @@ def test_mistakes_are_explained(directory, tmp_path, capsys):
         (["--max-bytes", "many"], "--max-bytes must be a positive number with one of the units k, m, g, t"),
         (["--max-age", "0h"], "--max-age must be a positive number"),
         (["--tls-cert", "cert.pem"], "both files"),
+        (["--port", "70000"], "70000 is no port"),
+        (["--port", "-1"], "-1 is no port"),
+        (["--host", "192.0.2.1", "--token", "x"], "Port 6064 of 192.0.2.1 cannot be used: Cannot assign"),
         (["--port", "0", "--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"], "/nowhere.key"),
     ],
 )

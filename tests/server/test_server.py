@@ -21,7 +21,14 @@ from tensortap.commands import main
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
 from tensortap.server import DebugServer, Limits, StreamHandler, WatchKey
-from tensortap.wire.debug_service import DISABLED, PATIENCE_KEY, READ_ONLY, READ_WRITE, SEND_EVENTS
+from tensortap.wire.debug_service import (
+    DISABLED,
+    PATIENCE_KEY,
+    READ_ONLY,
+    READ_WRITE,
+    SEND_EVENTS,
+    EventReply,
+)
 from tensortap.wire.events import RunEnding, graph_events, run_end_event, tensor_events
 from tensortap.wire.graph_def import nodes_to_proto
 from tests.server.tools import (
@@ -314,6 +321,19 @@ def test_a_full_disk_is_counted_and_survived(tmp_path, caplog):
     assert "Writing failed" in caplog.text
 
 
+def test_runs_that_cannot_be_stored_are_refused_and_it_is_said_once(tmp_path, caplog):
+    (tmp_path / "gpt").write_text("in the way")
+    with DebugServer(tmp_path, http_port=None) as server:
+        for index in range(3):
+            with pytest.raises(grpc.RpcError, match="cannot make a run directory"):
+                stream(server, metadata(index, rank=0, job="gpt"), identity("x", [1.0]))
+        assert server.statistics.counts()["failures"] == 3
+        stream(server, metadata(0, rank=0, job="other"), identity("x", [1.0]))
+        assert len(server.session("other").runs) == 1
+    (said,) = caplog.messages
+    assert "File exists. Such runs are refused and counted." in said
+
+
 def test_a_token_is_needed_where_others_can_connect(tmp_path):
     with pytest.raises(ValueError, match=r"give it a token.*SSH tunnel"):
         DebugServer(tmp_path, host="0.0.0.0")
@@ -442,9 +462,12 @@ def test_the_server_gives_up_before_its_client_does(server):
     began = time.monotonic()
     with channel:
         messages = events(metadata(0, rank=0), identity("x", [1.0]))
-        assert len(list(call(messages, metadata=[(PATIENCE_KEY, "0.3")]))) == 2
+        _, at_value = map(EventReply.FromString, call(messages, metadata=[(PATIENCE_KEY, "0.3")]))
     assert time.monotonic() - began < 5
     assert server.statistics.counts()["timeouts"] == 1
+    # Nobody is there, and the next run would wait as long again.
+    assert state_changes(at_value) == {"x:0:DebugIdentity": READ_ONLY}
+    assert server.breakpoints() == []
 
 
 def test_graphs_that_the_server_has_are_named_by_their_digest(server):

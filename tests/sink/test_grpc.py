@@ -262,6 +262,27 @@ def test_a_breakpoint_ends_when_its_server_does(plain):
     assert sink.counts.dropped == {"connection lost": 1}
 
 
+def test_a_breakpoint_of_a_server_that_has_gone_stops_nobody(plain):
+    key = "z:0:DebugIdentity"
+    plain.request(key, READ_WRITE)
+    options = StreamOptions(
+        breakpoint_timeout_secs=60, gate_timeout_secs=0.2, connect_timeout_secs=1, retry_secs=0.1
+    )
+    first = GrpcSink(plain.url, INFO, options)
+    assert first.open_gates() == {key}
+    first.finish(RunEnd())
+    assert first.flush(10)
+    plain._server.stop(None).wait()
+    sink = GrpcSink(plain.url, INFO, options)
+    assert sink.breakpoints() == {key}, "it was never told otherwise"
+    with at_most(5):
+        for _ in range(20):
+            sink.write(record("z", [1.0]))
+    sink.finish(RunEnd())
+    assert sink.flush(10)
+    assert sink.counts.dropped == {"server unreachable": 20}
+
+
 def write_in_child(sink, results):
     sink.write(pill("child"))
     sink.write_batch(batch_of([pill("child")]))
@@ -291,7 +312,7 @@ def test_the_end_is_said_in_one_line(server, caplog):
         sink.sender.report()
         sink.sender.report()
     (line,) = [each.message for each in caplog.records if "arrived" in each.message]
-    assert line == f"1 record of 1 run arrived at the debug server {server.address}."
+    assert line == f"1 run for the debug server {server.address}: 1 record arrived."
 
 
 def test_no_thread_is_left_per_run(server):

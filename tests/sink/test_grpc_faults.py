@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -97,6 +98,7 @@ def test_an_absent_server_is_tried_again_from_time_to_time(tmp_path, caplog):
     program.run(50)
     program.finish()
     assert program.dropped() == {"server unreachable": PER_RUN * len(program.sinks)}
+    assert "s (connection refused). Training goes on" in caplog.text
     assert caplog.text.count("Training goes on") == 1
     with ServerProcess(tmp_path, int(program.url.rpartition(":")[2])) as server:
         program.run_until(lambda: program.written() > 0)
@@ -190,6 +192,37 @@ def test_runs_of_many_threads_are_all_accounted_for(tmp_path):
         assert sum(program.written() for program in programs) == server.records() == 80 * PER_RUN
 
 
+def test_somebody_who_listens_and_is_no_debug_server_is_said_to(caplog):
+    with socket.create_server(("localhost", 0)) as mute:
+        program = Program(f"localhost:{mute.getsockname()[1]}", StreamOptions(connect_timeout_secs=0.5))
+        program.run_until(lambda: program.sinks and program.sender.is_down)
+        program.finish()
+    assert (
+        "something listens there, but it hangs, is no debug server, or only one side speaks TLS"
+        in caplog.text
+    )
+
+
+WAITED = """
+import sys, time
+from tests.sink.test_grpc_faults import Program, StreamOptions
+programs = [Program(each, StreamOptions(connect_timeout_secs=60, flush_secs=2)) for each in sys.argv[1:]]
+for number, program in enumerate(programs):
+    program.run(1)
+    if not number:
+        program.sender.flush_last(0.1)
+print(time.monotonic())
+"""
+
+
+def test_the_end_of_the_program_waits_once_for_all_servers_and_not_again_for_what_a_session_waited_for():
+    program = [sys.executable, "-c", WAITED, *(f"localhost:{free_port()}" for _ in range(3))]
+    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    took = time.monotonic() - float(done.stdout)
+    assert done.stderr.count("program ended before they were sent") == 3, done.stderr
+    assert 1.8 < took < 3.8  # and not 4 or 6
+
+
 ENDING = """
 import logging, sys, time
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -214,11 +247,11 @@ def test_the_end_of_the_program_does_not_hang_and_says_what_became_of_the_record
         *_, ends, last = done.stdout.splitlines()
         assert ends == "ends"
         if fate == "well":
-            assert last == f"1,010 records of 10 runs arrived at the debug server localhost:{port}."
+            assert last == f"10 runs for the debug server localhost:{port}: 1,010 records arrived."
             assert server.records() == 1010
         else:
             assert last == (
-                f"0 records of 10 runs arrived at the debug server localhost:{port}; 1,010 records dropped "
+                f"10 runs for the debug server localhost:{port}: 0 records arrived; 1,010 records dropped "
                 "(1,010 program ended before they were sent)."
             )
     finally:

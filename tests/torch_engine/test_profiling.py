@@ -21,7 +21,7 @@ import tensortap as tt
 from tensortap.engines.torch.profiling.events import Allocation, Call, Calls, DeviceEvent
 from tensortap.engines.torch.profiling.join import Joined, join
 from tensortap.engines.torch.profiling.memory import BEFORE, lives_of, usage_of
-from tensortap.engines.torch.profiling.operations import operations_of
+from tensortap.engines.torch.profiling.operations import blocks_of, operations_of
 from tensortap.profile.facts import OpFacts
 from tensortap.records import Node
 from tests.torch_engine.replay import same_bits
@@ -529,6 +529,7 @@ def test_what_only_calls_others_is_no_operation():
         ("fc/addmm", 6, 49),
         ("my block", 60, 90),
     ]
+    assert [each.name for each in blocks_of([thread], found)] == ["ProfilerStep"]
 
 
 def test_kernels_name_the_node_that_launched_them():

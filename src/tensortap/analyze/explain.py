@@ -39,6 +39,10 @@ LARGEST = {
 }
 
 
+VARIES = "(varies)"
+"""Stands in a graph for an argument that differs from run to run."""
+
+
 class Case:
     """One bad output and what it was made of, as rules see it.
 
@@ -94,6 +98,10 @@ class Case:
         found = self.input(place)
         return None if found is None else found.health
 
+    def output(self, slot: int) -> Health | None:
+        """Health of another output of the same node, None if unknown."""
+        return None if self._facts is None else self._facts.health(self.node.tensor(slot))
+
     @property
     def given(self) -> list[Health]:
         """Health of the inputs in their places, as far as known; one that is given twice counts twice."""
@@ -107,6 +115,10 @@ class Case:
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 return float(value)
         return None
+
+    def varies(self, *names: str) -> bool:
+        """Whether an argument is a number that differs from run to run, so that only the last is known."""
+        return any(self.node.attributes.get(name) == VARIES for name in names)
 
     @property
     def largest(self) -> float:
@@ -315,7 +327,7 @@ def _arrived(case: Case) -> Cause | None:
 
 
 def _log(case: Case) -> Cause | None:
-    given = case.health(0)
+    given = case.health(len(case.arguments) - 1)  # x·log(y) has y last
     if given is None:
         return None
     shift = {"log1p": -1.0}.get(case.op, 0.0)
@@ -352,6 +364,15 @@ def _division(case: Case) -> Cause | None:
         if constant == 0:
             return Cause("division-by-zero", "Division by the constant 0.")
         return None
+    if len(case.arguments) <= places[1] and case.varies("other") and top is not None and not top.is_bad:
+        return Cause(
+            "division-by-zero",
+            f"Division by a number that was 0 or very close to it: it differs from run to run, and what it divides "
+            f"reaches {number_text(top.magnitude)}.",
+            advice="Look at how this number is worked out.",
+        )
+    if case.op == "addcdiv" and _is_beyond_reach(case, top, bottom):
+        return _infinite_factor(case)
     if bottom is None or not bottom.finite:
         return None
     name = case.arguments[places[1]]
@@ -370,7 +391,7 @@ def _division(case: Case) -> Cause | None:
         return Cause(
             "overflow",
             f"Division{smallest} by numbers close to zero exceeds what {case.dtype} can hold "
-            f"({number_text(case.largest)}); the divisor {name} lies in {bottom.spread}.",
+            f"({number_text(case.largest)}); the divisor {name} holds {bottom.spread}.",
         )
     return None
 
@@ -385,6 +406,32 @@ def _fused_optimizer(case: Case) -> Cause | None:
         f"The optimizer divides by zero: {_count(squares.zero, squares.elements, 'zero')} in {case.arguments[3]}, the "
         f"mean of the squared gradients, and epsilon is {number_text(epsilon)}.",
         advice="Raise eps (1e-4 for float16), or keep the optimizer's state in float32.",
+    )
+
+
+def _is_beyond_reach(case: Case, top: Health | None, bottom: Health | None) -> bool:
+    """Whether a quotient of good numbers is too small to overflow, so that its factor must have done it."""
+    if top is None or bottom is None or not bottom.finite or bottom.min <= 0 or top.is_bad:
+        return False
+    return top.magnitude / bottom.min < math.sqrt(case.largest)
+
+
+def _infinite_factor(case: Case) -> Cause | None:
+    """Small numbers made infinite or NaN by a factor: in optimizers, the learning rate."""
+    is_known = case.number("alpha", "value", "other", "scalar") is not None
+    if not is_known and not case.varies("alpha", "value", "other", "scalar", "weight"):
+        return None
+    reach = " and ".join(number_text(each.magnitude) for each in case.given)
+    if case.finding.phase == "optimizer":
+        return Cause(
+            "infinite-learning-rate",
+            f"The learning rate must be infinite, NaN or far too large: what {case.op} was given reaches only {reach}.",
+            advice="Look at the schedule: a division by zero, or a negative number to a power.",
+        )
+    return Cause(
+        "infinite-constant",
+        f"The number that {case.op} was given must be infinite, NaN or far too large: the tensors reach only {reach}.",
+        advice="Look at how this number is worked out: it is no tensor, so it was not recorded.",
     )
 
 
@@ -422,6 +469,16 @@ def _sqrt(case: Case) -> Cause | None:
 
 
 def _pow(case: Case) -> Cause | None:
+    constant = case.number("self")
+    if constant is not None:  # a number to the power of a tensor
+        power = case.health(0)
+        if power is None or not case.out.infinities:
+            return None
+        return Cause(
+            "overflow",
+            f"Overflow: {number_text(constant)} to the power of {number_text(power.max)} exceeds the largest "
+            f"{case.dtype}, {number_text(case.largest)}.",
+        )
     base = case.health(0)
     exponent = case.number("exponent")
     power = case.health(1)
@@ -453,16 +510,18 @@ def _domain(case: Case) -> Cause | None:
     given = case.health(0)
     if given is None or not case.out.is_bad:
         return None
-    low, high = {"acosh": (1.0, math.inf)}.get(case.op, (-1.0, 1.0))
+    low, high = {"acosh": (1.0, math.inf), "logit": (0.0, 1.0)}.get(case.op, (-1.0, 1.0))
     if given.min < low or given.max > high:
         edge = number_text(given.max if given.max > high else given.min)
         return Cause(
             f"{case.op}-out-of-range",
-            f"{case.op} is only defined from {number_text(low)} to {number_text(high)}, and its input reaches {edge}.",
+            f"{case.op} is only defined from {number_text(low)} to {number_text(high)}, and its input reaches {edge}, "
+            "outside of that.",
             advice="Clamp the input; a cosine computed in floating point can exceed 1 by a rounding error.",
         )
-    if case.op == "atanh" and (given.min == low or given.max == high):
-        return Cause("atanh-at-one", "atanh is infinite at ±1, and its input reaches that.")
+    if case.op in ("atanh", "erfinv", "logit") and (given.min == low or given.max == high):
+        kind, edges = ("the-edge", "0 and 1") if case.op == "logit" else ("one", "±1")
+        return Cause(f"{case.op}-at-{kind}", f"{case.op} is infinite at {edges}, and its input reaches that.")
     return None
 
 
@@ -527,6 +586,9 @@ def _exp(case: Case) -> Cause | None:
     if given is None or not case.out.pos_inf:
         return None
     limit = math.log(case.largest) if math.isfinite(case.largest) else 0
+    limit = {"exp2": limit / math.log(2), "sinh": limit + math.log(2), "cosh": limit + math.log(2)}.get(
+        case.op, limit
+    )
     return Cause(
         f"{case.op}-overflow",
         f"{case.op} overflows: its input reaches {number_text(given.max)}, and {case.dtype} holds {case.op} only up to "
@@ -586,21 +648,19 @@ def _product(case: Case) -> Cause | None:
 def _elementwise(case: Case) -> Cause | None:
     """Sums and products element by element, and sums over elements."""
     found = _with_infinity(case)
-    if found is not None or not case.out.infinities:
-        return found
     healths = case.given
-    if not healths:
-        return None
+    if found is not None or not healths or any(each.is_bad for each in healths):
+        return found
     magnitudes = [each.magnitude for each in healths]
     constant = abs(case.number("other", "alpha", "scalar") or 1.0)
-    if not math.isfinite(constant):
-        return Cause("infinite-constant", f"The constant given to {case.op} is infinite.")
+    if not math.isfinite(constant) or not case.out.infinities:
+        return _infinite_factor(case)
     reach = {
         "mul": math.prod(magnitudes) * (constant if len(case.arguments) < 2 else 1.0),
         "addcmul": math.prod(magnitudes[-2:]),
     }.get(case.op, sum(magnitudes) * max(constant, 1.0) * max(each.elements for each in healths))
     if reach < case.largest / 2:
-        return None
+        return _infinite_factor(case)
     return _overflow(case, {"mul": "a product", "sum": "a sum", "mean": "a sum"}.get(case.op, f"{case.op}"))
 
 
@@ -682,7 +742,8 @@ def _loss(case: Case) -> Cause | None:
     if case.out.nan and not given.is_bad and case.op == "nll_loss_forward":
         return Cause(
             "mean-of-nothing",
-            "The loss is a mean over no elements: 0/0. Every target of this batch is ignored (ignore_index).",
+            "The loss is a mean over no elements: 0/0. Every target of this batch is ignored (ignore_index) or "
+            "has a weight of 0.",
             advice="Skip such batches, or use reduction='sum' and divide by a count of at least 1.",
         )
     return None
@@ -715,10 +776,83 @@ def _norm_layer(case: Case) -> Cause | None:
             return Cause(
                 "negative-variance", f"The running variance is negative, down to {number_text(variance.min)}."
             )
-    return (
-        _overflow(case, "the sum of squares in a normalisation")
-        if given.magnitude > math.sqrt(case.largest) / 10
-        else None
+    if given.magnitude > math.sqrt(case.largest) / 10:
+        return _overflow(case, "the sum of squares in a normalisation")
+    scale = case.output(1 if case.op in ("rms_norm", "fused_rms_norm") else 2)
+    if scale is not None and scale.pos_inf:
+        return Cause(
+            "zero-variance",
+            f"Division by a variance of zero: of {int(scale.elements)} groups of numbers that {case.op} normalises, "
+            f"{int(scale.pos_inf)} hold one and the same number, and eps adds nothing.",
+            advice="Raise eps; 1e-5 is usual.",
+        )
+    return None
+
+
+def _alignment(case: Case) -> Cause | None:
+    if case.finding.slot or not case.out.pos_inf:
+        return None
+    return Cause(
+        "impossible-alignment",
+        "No alignment is possible: a target is longer than its input, counting a blank between equal letters.",
+        advice="Leave such examples out, or pass zero_infinity=True.",
+    )
+
+
+def _long_product(case: Case) -> Cause | None:
+    given = case.health(0)
+    if given is None or not case.out.infinities or given.magnitude <= 1:
+        return None
+    return _overflow(case, f"a product of {int(given.elements)}")
+
+
+def _weight_norm(case: Case) -> Cause | None:
+    direction = case.health(0)
+    if direction is None or not direction.zero or not case.out.nan:
+        return None
+    return Cause(
+        "norm-of-zero",
+        f"Division by a norm of zero: {_count(direction.zero, direction.elements, 'zero')} in {case.arguments[0]}, "
+        "which is divided by its own norm.",
+        advice="Begin with weights that are not zero, or put the normalisation on after they were set.",
+    )
+
+
+def _determinant(case: Case) -> Cause | None:
+    if not case.out.neg_inf:
+        return None
+    return Cause(
+        "singular-matrix",
+        f"The logarithm of a determinant of zero: {case.arguments[0]} holds a singular matrix.",
+        advice="Add a small multiple of the identity, or use a factorisation whose determinant cannot vanish.",
+    )
+
+
+def _masked_elements(case: Case) -> Cause | None:
+    """Results that take in infinities which were put there on purpose."""
+    for each in case.inputs:
+        if each.status == "intended" and each.health is not None and case.out.infinities:
+            count = _count(each.health.infinities, each.health.elements, "infinite")
+            return Cause(
+                "masked-elements-used",
+                f"The {case.op} takes in elements that were masked with infinities: {count} in {each.tensor}.",
+                advice="Leave the masked elements out, or mask with 0 where they are added up.",
+            )
+    return None
+
+
+def _scattered_sum(case: Case) -> Cause | None:
+    """Sums of as many numbers as fall together."""
+    given = case.given
+    if not case.out.infinities or not given:
+        return None
+    most = max(given, key=lambda each: each.magnitude)
+    if most.magnitude * most.elements < case.largest:
+        return None
+    return Cause(
+        "overflow",
+        f"Overflow: a sum of numbers up to {number_text(most.magnitude)} exceeds the largest {case.dtype}, "
+        f"{number_text(case.largest)}.",
     )
 
 
@@ -736,13 +870,13 @@ def _for(names: str, rule: Rule, *, elementwise: bool = False) -> Entry:
 
 RULES: Sequence[Entry] = (
     _for("", _arrived),
-    _for("log log2 log10 log1p", _log, elementwise=True),
+    _for("log log2 log10 log1p xlogy", _log, elementwise=True),
     _for("div mul reciprocal pow rsqrt masked_fill cdist_backward", _gradient_at_zero, elementwise=True),
-    _for("div reciprocal addcdiv remainder fmod", _division, elementwise=True),
+    _for("div floor_divide reciprocal addcdiv remainder fmod", _division, elementwise=True),
     _for("fused_adam fused_adamw", _fused_optimizer, elementwise=True),
     _for("sqrt rsqrt", _sqrt, elementwise=True),
     _for("pow", _pow, elementwise=True),
-    _for("acos asin acosh atanh", _domain, elementwise=True),
+    _for("acos asin acosh atanh erfinv logit", _domain, elementwise=True),
     _for("exp exp2 expm1 sinh cosh", _exp, elementwise=True),
     _for("to_copy to copy type_as", _cast, elementwise=True),
     _for("softmax log_softmax", _softmax),
@@ -756,6 +890,14 @@ RULES: Sequence[Entry] = (
     _for("mm addmm convolution einsum bilinear convolution_backward", _product),
     _for("add sub rsub mul addcmul sum mean cumsum lerp prod", _elementwise, elementwise=True),
     _for("native_layer_norm native_batch_norm native_group_norm rms_norm fused_rms_norm", _norm_layer),
+    _for("sum mean cumsum max amax min amin logsumexp mm addmm dot index", _masked_elements),
+    _for("prod cumprod", _long_product),
+    _for("ctc_loss", _alignment),
+    _for("weight_norm_interface weight_norm", _weight_norm),
+    _for("linalg_slogdet logdet", _determinant),
+    _for(
+        "embedding_dense_backward embedding_bag index_add scatter_add index_put index_reduce", _scattered_sum
+    ),
     _for(
         "norm linalg_vector_norm mse_loss var std",
         lambda case: _overflow(case, "a sum of squares") if case.out.infinities else None,

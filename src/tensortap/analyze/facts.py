@@ -202,6 +202,8 @@ def module_of(node: Node) -> str | None:
     'model/fc'
     >>> module_of(Node("optimizer/AdamW/model/fc/weight/addcdiv_", "aten::addcdiv_"))
     'model/fc'
+    >>> module_of(Node("recompute/model/fc/addmm", "aten::addmm"))
+    'model/fc'
     """
     parts = node.name.split("/")
     if node.forward is not None:
@@ -214,6 +216,8 @@ def module_of(node: Node) -> str | None:
         parts = parts[2:-1]
     elif node.op_type == "Const":
         parts = parts[:-1]
+    if parts[0] == "recompute":
+        parts = parts[1:]
     return "/".join(parts[:-1]) or None
 
 

@@ -7,6 +7,7 @@
    Views that were not recorded stand for what they show. An input nobody recorded is unknown, and the answer says so.
 4. A producer counts if what it made **reaches** something: the loss or another result, a gradient, a parameter. What is
    masked out or swallowed on its way (a softmax over −inf, a cast to integers) is contained, and no alarm.
+   To look at a value, as programs look at their loss, is no use of it. A gradient scaler excuses overflows only.
 5. The first producer that counts, in the order of execution, is the answer.
 """
 
@@ -18,11 +19,13 @@ from dataclasses import replace
 
 from tensortap.analyze.explain import explain
 from tensortap.analyze.facts import RunFacts, module_of, phase_of
-from tensortap.analyze.findings import Finding, InputHealth, RunReport
+from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
 from tensortap.analyze.health import Health
 from tensortap.analyze.ops import (
     CASTS,
+    CHECKS,
     COMMUNICATION,
+    COMPARISONS,
     GARBAGE,
     MASK_MAKERS,
     PARTIAL_VIEWS,
@@ -89,6 +92,14 @@ def search(
     harmless = [tensor for tensor in producers if tensor not in reaching]
     findings = [_finding(judged, tensor) for tensor in alarms[:MOST_FINDINGS]]
     contained = [_finding(judged, tensor) for tensor in harmless[:MOST_FINDINGS]]
+    notices = tuple(facts.notices)
+    excused = [each for each in findings if judged.was_skipped and _is_overflow(explain(each, facts), each)]
+    if excused:
+        findings = [each for each in findings if each not in excused]
+        contained = [*excused, *contained]
+        notices += (
+            "Gradients overflowed and the gradient scaler skipped this step: that is how it finds its scale.",
+        )
     if explained:
         findings = [replace(each, cause=explain(each, facts)) for each in findings]
     info = facts.info
@@ -102,8 +113,15 @@ def search(
         judged.intended_count,
         len(judged.bad),
         len(facts.tensors),
-        tuple(facts.notices) + judged.notices,
+        notices,
     )
+
+
+def _is_overflow(cause: Cause, finding: Finding) -> bool:
+    """Whether a smaller loss scale would have helped: a division by zero stays one at any scale."""
+    if cause.kind in ("unknown", "input-not-recorded"):
+        return finding.health.infinities > 0
+    return "overflow" in cause.kind
 
 
 def _locals_first(facts: RunFacts, tensors: list[str]) -> list[str]:
@@ -125,8 +143,9 @@ class _Judged:
         self.verdicts: dict[str, str] = {}
         self.bad: list[str] = []
         self.intended_count = 0
-        self.notices: tuple[str, ...] = ()
+        self.was_skipped = False
         self._made_of: dict[str, list[str]] = {}
+        self._made_into: dict[str, list[str]] = {}
         for tensor in facts.tensors:
             self.verdicts[tensor] = verdict = self._judge(tensor, exclude)
             if verdict == BAD:
@@ -165,7 +184,7 @@ class _Judged:
             is_mask = not health.pos_inf and not health.negative and not health.positive
             return is_mask or (node.op_type == "Const" and health.elements == 1)
         if phase_of(node) != "forward":
-            return False
+            return name in VIEWS and bool(node.inputs) and self.input_status(node, 0) == INTENDED
         inherited = [self.input_status(node, place) for place in range(len(node.inputs))]
         if BAD in inherited or PARTLY in inherited:
             return False
@@ -296,8 +315,7 @@ class _Judged:
     def reaching(self) -> set[str]:
         """The bad tensors from which a bad value went on to something that matters."""
         pending = [tensor for tensor in self.bad if self._matters(tensor)]
-        if pending and self._was_skipped(pending):
-            pending = []
+        self.was_skipped = bool(pending) and self._was_skipped(pending)
         reaching = set(pending)
         while pending:
             for tensor in self._bad_inputs(pending.pop()):
@@ -322,7 +340,11 @@ class _Judged:
         """What came of every use of a tensor's values, seen through views that were not recorded."""
         for node, place in self.facts.consumers(tensor):
             name = plain_name(node.op_type)
-            if name in VALUE_FREE or (overwrites(node.op_type) and place == 0):
+            if (
+                name in VALUE_FREE
+                or (overwrites(node.op_type) and place == 0)
+                or self._only_looks(name, tensor)
+            ):
                 continue
             if not node.outputs:
                 # `item()`: the value has left the program, and what was done with it is not known.
@@ -342,6 +364,14 @@ class _Judged:
                 statuses = {self._status(each, 0) for each in outputs}
                 yield UNKNOWN if UNKNOWN in statuses else GOOD
 
+    def _only_looks(self, name: str, tensor: str) -> bool:
+        """Whether an operation only looks at a value, as programs look at their loss: that is no use of it."""
+        if name in COMPARISONS:
+            health = self.facts.health_behind(tensor)
+            # Infinities among other numbers have their place in an order.
+            return health is None or bool(health.nan) or health.elements == 1
+        return name in CHECKS
+
     def _was_skipped(self, mattering: list[str]) -> bool:
         """Whether only gradients were bad, and a gradient scaler has kept them from the parameters."""
         if not any(op_type.endswith(_UNSCALE) for op_type in self.facts.op_types.values()):
@@ -350,29 +380,33 @@ class _Judged:
         places = [order[each] for each in order if self._is_gradient(each)]
         if not places or any(order[tensor] < min(places) for tensor in mattering):
             return False
-        if any(self.facts.written_variable(tensor) is not None for tensor in mattering):
-            return False
-        self.notices = (
-            "Gradients overflowed and the gradient scaler skipped this step: that is how it finds its scale.",
-        )
-        return True
+        return all(self.facts.written_variable(tensor) is None for tensor in mattering)
 
     def _is_gradient(self, tensor: str) -> bool:
         return self.facts.op_types.get(split_tensor_name(tensor)[0]) == "AccumulateGrad"
 
     def spread(self, producer: str) -> tuple[str, ...]:
         """The tensors that went bad because of one, in the order they did."""
-        reached = {producer}
         node = self.facts.node_of(producer)
+        pending = [producer]
         if node is not None:
-            reached |= {t for t in map(node.tensor, range(len(node.outputs))) if self.verdicts.get(t) == BAD}
-        start = self.facts.order[producer]
-        for tensor in self.bad:
-            if tensor in reached or self.facts.order[tensor] < start:
-                continue
-            if any(each in reached for each in self._bad_inputs(tensor)):
-                reached.add(tensor)
+            pending += [t for t in map(node.tensor, range(len(node.outputs))) if self.verdicts.get(t) == BAD]
+        reached = set(pending)
+        # Along the graph, not in the order of recording: a view that is kept for its bad value comes after its use.
+        while pending:
+            for tensor in self._bad_outputs().get(pending.pop(), ()):
+                if tensor not in reached:
+                    reached.add(tensor)
+                    pending.append(tensor)
         return tuple(tensor for tensor in self.bad if tensor in reached and tensor != producer)
+
+    def _bad_outputs(self) -> dict[str, list[str]]:
+        """The bad tensors that were made of each bad tensor."""
+        if not self._made_into:
+            for tensor in self.bad:
+                for each in self._bad_inputs(tensor):
+                    self._made_into.setdefault(each, []).append(tensor)
+        return self._made_into
 
 
 def _makes_infinity(node: Node) -> bool:

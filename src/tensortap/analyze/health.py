@@ -170,11 +170,13 @@ class Health(NamedTuple):
 def number_text(value: float) -> str:
     """A number as short as it is still telling.
 
-    >>> number_text(0.0), number_text(-1234.5678), number_text(6.5504e4), number_text(3e-9)
-    ('0', '-1235', '65504', '3e-09')
+    >>> number_text(0.0), number_text(-1234.5678), number_text(6.5504e4), number_text(3e-9), number_text(1.00000024)
+    ('0', '-1235', '65504', '3e-09', '1.0000002')
     """
     if value == 0:
         return "0"
     if float(value).is_integer() and abs(value) < 1e6:
         return str(int(value))
-    return f"{value:.4g}"
+    text = f"{value:.4g}"
+    # Just beside one is where functions and their gradients end.
+    return f"{value:.8g}" if text in ("1", "-1") else text

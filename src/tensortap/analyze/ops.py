@@ -9,7 +9,9 @@ from tensortap.records import Node
 
 __all__ = [
     "CASTS",
+    "CHECKS",
     "COMMUNICATION",
+    "COMPARISONS",
     "GARBAGE",
     "MASK_MAKERS",
     "PARTIAL_VIEWS",
@@ -172,6 +174,11 @@ SIGN_CHANGERS = _names("neg mul div sub rsub abs reciprocal pow sign")
 """Operations that can make +inf of −inf."""
 
 CASTS = _names("to_copy to copy type_as to_dtype")
+
+CHECKS = _names("eq ne isnan isinf isfinite isposinf isneginf")
+"""Operations with which programs look whether a value is bad."""
+
+COMPARISONS = _names("lt le gt ge")
 
 COMMUNICATION = re.compile(
     r"(c10d|_c10d_functional|c10d_functional)::|allreduce|all_gather|reduce_scatter|psum", re.IGNORECASE

@@ -19,7 +19,7 @@ class MergedTrace:
 
     Attributes:
         events: names first.
-        facts: the clock, and of each part: file, rank, host, pid, step, peaks, what it lacks, and by how much it was moved.
+        facts: the clock, and what is told of each part, with the microseconds by which it was moved.
         notices: what a reader should know, in words.
     """
 

@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensortap.analyze.facts import RunFacts
     from tensortap.reader import DebugDumpDir, SessionDir
+    from tensortap.records import Node
 
 __all__ = [
     "add_run_arguments",
     "checked_regex",
+    "elsewhere",
+    "node_of",
     "open_directory",
     "open_run",
     "plain",
     "print_json",
     "print_table",
+    "run_name",
     "say",
     "size_text",
 ]
@@ -63,6 +68,47 @@ def open_run(options: argparse.Namespace) -> DebugDumpDir:
             raise ValueError(f"{str(options.directory)!r} is a single run; leave out --run.")
         return found
     return found.run(-1 if options.run is None else options.run, task=options.task, validate=False)
+
+
+def run_name(dump: DebugDumpDir) -> str:
+    """A run as it is called in a sentence: by its number if it is one of a session."""
+    number = re.fullmatch(r"run_\d+_(\d+)", dump.dump_root.name)
+    return f"Run {number[1]}" if number else dump.dump_root.name
+
+
+def node_of(options: argparse.Namespace, facts: RunFacts, name: str) -> Node:
+    """A node by its name.
+
+    Raises:
+        LookupError: there is none; the message says which run has it, or suggests similar names.
+    """
+    from tensortap.analyze.graph import node_named
+
+    try:
+        return node_named(facts, name)
+    except LookupError:
+        where = elsewhere(options, name)
+        if not where:
+            raise
+        raise LookupError(f"There is no node {name!r} in run {facts.info.index}.{where}") from None
+
+
+def elsewhere(options: argparse.Namespace, name: str) -> str:
+    """Which run has a name that the last one does not know: a sentence, or nothing if a run was named.
+
+    The last run of a program is often an evaluation, and what is asked about is a training step.
+    """
+    from tensortap.reader import SessionDir
+
+    found = open_directory(options.directory)
+    if options.run is not None or not isinstance(found, SessionDir):
+        return ""
+    for debug_op in ("DebugNumericSummary", "DebugIdentity"):
+        rows = found.history(name if ":" in name else f"{name}:0", debug_op)
+        if len(rows):
+            task = f" --task {rows[-1]['task']}" if len(set(rows["task"])) > 1 else ""
+            return f" The last run that recorded it is {rows[-1]['run']}: say -r {rows[-1]['run']}{task}."
+    return ""
 
 
 def checked_regex(text: str | None) -> re.Pattern[str] | None:

@@ -152,7 +152,7 @@ def _as_dict(diff: Diff, compared: int, options: argparse.Namespace) -> dict[str
 
 
 def _page(diff: Diff, compared: int, options: argparse.Namespace) -> Page:
-    from tensortap.report.answer import short_function, short_path
+    from tensortap.report.answer import SHOWN_INPUTS, short_function, short_path
     from tensortap.report.page import Page
 
     page = Page()
@@ -187,7 +187,9 @@ def _page(diff: Diff, compared: int, options: argparse.Namespace) -> Page:
                 [each, _agreement(verdicts.get(each))] for each in dict.fromkeys(node.inputs)
             ]
             if rows:
-                page.columns("inputs", rows)
+                page.columns("inputs", rows[:SHOWN_INPUTS])
+            if len(rows) > SHOWN_INPUTS:
+                page.field("", f"and {len(rows) - SHOWN_INPUTS} more", "dim")
         page.line()
         rest = diff.differing
         page.columns(

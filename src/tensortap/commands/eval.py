@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, open_run, print_json, say
+from tensortap.commands.common import add_run_arguments, elsewhere, open_run, print_json, run_name, say
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
     expression = Expression(options.expression)
     dump = open_run(options)
-    result = expression.evaluate(lambda reference: _load(dump, reference))
+    result = expression.evaluate(lambda reference: _load(options, dump, reference))
     if options.output is not None:
         write_value(np.asarray(result), options.output, options.force)
     if options.json:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _load(dump: DebugDumpDir, text: str) -> Any:
+def _load(options: argparse.Namespace, dump: DebugDumpDir, text: str) -> Any:
     """The record that stands between back-ticks."""
     from tensortap.analyze.expression import ExpressionError, parse_reference
     from tensortap.analyze.names import meant
@@ -82,9 +82,8 @@ def _load(dump: DebugDumpDir, text: str) -> Any:
     ]
     if not data:
         names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        raise ExpressionError(
-            f"{dump.dump_root.name} has no tensor {reference.tensor!r}.{meant(reference.tensor, names)}"
-        )
+        hint = elsewhere(options, reference.tensor) or meant(reference.tensor, names)
+        raise ExpressionError(f"{run_name(dump)} has no tensor {reference.tensor!r}.{hint}")
     op = reference.debug_op or "DebugIdentity"
     chosen = [datum for datum in data if datum.debug_op == op]
     if not chosen:

@@ -86,7 +86,11 @@ def _print(tensor: str, rows: list[dict[str, Any]]) -> None:
         max(abs(row["min"]), abs(row["max"])) if row["max"] >= row["min"] else float("nan") for row in rows
     ]
     bad = sum(bool(row["nan"] or row["neg_inf"] or row["pos_inf"]) for row in rows)
-    page.line((tensor, "bold"), f"  {len(rows)} runs, ", (f"{bad} bad", "red" if bad else "green"))
+    page.line(
+        (tensor, "bold"),
+        f"  {len(rows)} run{'' if len(rows) == 1 else 's'}, ",
+        (f"{bad} bad", "red" if bad else "green"),
+    )
     if len(rows) > 2:
         page.line(("largest absolute value  ", "dim"), sparkline(sizes, page.width - 26))
     page.line()

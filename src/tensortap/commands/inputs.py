@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, open_run, print_json, say
+from tensortap.commands.common import add_run_arguments, node_of, open_run, print_json, say
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -53,12 +53,12 @@ def run(options: argparse.Namespace) -> int:
 def show_tree(options: argparse.Namespace, edges: Edges) -> int:
     """Print the tree, or the way to or from another node."""
     from tensortap.analyze.facts import facts_of_dump
-    from tensortap.analyze.graph import edges_in, find_path, node_named, tree
+    from tensortap.analyze.graph import edges_in, find_path, tree
 
     facts = facts_of_dump(open_run(options))
-    node = node_named(facts, options.node)
+    node = node_of(options, facts, options.node)
     if options.other is not None:
-        other = node_named(facts, options.other)
+        other = node_of(options, facts, options.other)
         start, end = (other, node) if edges is edges_in else (node, other)
         return _show_path(facts, find_path(facts, start, end), start, end, options.json)
     if not 1 <= options.depth <= DEEPEST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, open_run, print_json, say
+from tensortap.commands.common import add_run_arguments, node_of, open_run, print_json, say
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -33,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.facts import facts_of_dump
-    from tensortap.analyze.graph import node_named
 
     facts = facts_of_dump(open_run(options))
-    node = node_named(facts, options.node)
+    node = node_of(options, facts, options.node)
     if options.json:
         print_json(_described(facts, node))
     else:

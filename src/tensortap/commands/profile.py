@@ -255,7 +255,7 @@ def _notices(traces: Sequence[StepTrace], sections: dict[str, list[Any]], asked:
         if trace.left_out
     ]
     notices += [
-        f"{str(trace.path)!r} has no ops of the kind that tensortap and TensorFlow write."
+        f"{str(trace.path)!r} has no ops that tensortap or TensorFlow recorded."
         for trace in traces
         if not trace.ops
     ]

@@ -130,6 +130,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
 def _start(program: Program, watch: Any, answerer: Any) -> int:
     import atexit
 
+    from tensortap.commands.run_answer import name_warnings
     from tensortap.debug.script.frameworks import when_imported
 
     follower: Any = None
@@ -161,6 +162,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
 
     # Registered before the program can register anything, thus called when all of it is over.
     atexit.register(finish)
+    name_warnings()
     when_imported("torch", follow)
     program.execute(on_error=fail)
     return 0

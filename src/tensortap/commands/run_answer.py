@@ -7,6 +7,7 @@ read and analyse are imported when a value has turned bad, in the thread that ju
 from __future__ import annotations
 
 import io
+import logging
 import os
 import shlex
 import shutil
@@ -24,10 +25,19 @@ if TYPE_CHECKING:
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
 
-__all__ = ["Answerer"]
+__all__ = ["Answerer", "name_warnings"]
 
 RANKS_SECS = 1.0
 """How long to wait for the records of other ranks before an answer that is about all of them."""
+
+
+def name_warnings() -> None:
+    """Have our warnings begin with our name; where the program has set up logging, they come in its form instead."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("tensortap: %(message)s"))
+    handler.addFilter(lambda record: not logging.getLogger().handlers)
+    logging.getLogger("tensortap").addHandler(handler)
 
 
 class Answerer:
@@ -151,7 +161,9 @@ class Answerer:
     def _show(self, page: Page) -> None:
         text = _Text(self._stream)
         page.show(text)
-        self._write(text.getvalue() if self._ends_blank else f"\n{text.getvalue()}")
+        # After an answer there is a blank line already, unless a traceback has come since.
+        follows = self._ends_blank and not self.failed
+        self._write(text.getvalue() if follows else f"\n{text.getvalue()}")
 
     def _write(self, text: str) -> None:
         with self._lock:

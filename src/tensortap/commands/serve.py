@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
+import shlex
 import signal
 import sys
-import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensortap.server import DebugServer
 
 HELP = "receive what running jobs stream, and keep it as session directories"
 DESCRIPTION = """Serve tfdbg's debug protocol, and a JSON interface over HTTP beside it.
@@ -24,6 +29,7 @@ Then stream to grpc://127.0.0.1:6064, or to grpc://127.0.0.1:6064/NAME to name t
 """
 
 DEFAULT_PORT = 6064
+_ANNOUNCE_SECS = 0.5
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -89,22 +95,34 @@ def run(options: argparse.Namespace) -> int:
         breakpoint_timeout=options.breakpoint_timeout,
     )
     reuse_memory()
-    stopping = threading.Event()
+    # A pipe and no `threading.Event`: a second signal while the first is handled would wait for its lock forever.
+    stopping, stop = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, lambda *_: os.write(stop, b"."))
     with server:
         print(f"streams: grpc://{server.address}", file=sys.stderr)
         if server.http_address is not None:
             print(f"http:    {server.http_address}/api/jobs", file=sys.stderr)
         print(
-            f"runs:    {options.root}/<job>, for instance: tensortap ls {options.root}/default",
+            f"runs:    {options.root}/<job>; every job is named here when its first run comes",
             file=sys.stderr,
         )
         sys.stderr.flush()
-        stopping.wait()
+        known: set[Path] = set()
+        while not select.select([stopping], [], [], _ANNOUNCE_SECS)[0]:
+            _announce(server, known)
     counts = server.statistics.counts()
     print(f"received {counts['records']} records in {counts['runs']} runs", file=sys.stderr)
     return 0
+
+
+def _announce(server: DebugServer, known: set[Path]) -> None:
+    """Say where the runs of every job go that has been heard of since; most jobs name themselves."""
+    for job in server.jobs():
+        if job.directory not in known and job.latest_run >= 0:
+            known.add(job.directory)
+            where = shlex.quote(str(job.directory))
+            print(f"job {job.name}: tensortap health {where} --follow", file=sys.stderr, flush=True)
 
 
 def _quantity(text: str, units: dict[str, int], option: str) -> float:

@@ -8,7 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, open_run, print_json, print_table, say
+from tensortap.commands.common import (
+    add_run_arguments,
+    elsewhere,
+    open_run,
+    print_json,
+    print_table,
+    run_name,
+    say,
+)
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, DebugTensorDatum
@@ -93,7 +101,8 @@ def _find(
     data = [datum for datum in dump.dumped_tensor_data if datum.tensor_name == full]
     if not data:
         names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        raise ValueError(f"{dump.dump_root.name} has no tensor {name!r}.{meant(full, names)}")
+        hint = elsewhere(options, full) or meant(full, names)
+        raise ValueError(f"{run_name(dump)} has no tensor {name!r}.{hint}")
     ops = list(dict.fromkeys(datum.debug_op for datum in data))
     op = options.op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
     data = [datum for datum in data if datum.debug_op == op]

@@ -92,7 +92,10 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
 
     if line not in file.lines:
         near = sorted(file.lines, key=lambda each: abs(each - line))[:3]
-        raise LookupError(f"Line {line} made no node; lines {', '.join(map(str, sorted(near)))} did.")
+        raise LookupError(
+            f"Line {line} made no node in run {facts.info.index}; lines {', '.join(map(str, sorted(near)))} did. "
+            "-r N asks about another run."
+        )
     if as_json:
         print_json({"file": file.path, "line": line, "nodes": _described(facts, file, line)})
         return 0

@@ -150,7 +150,9 @@ class Streamer:
 
     def close(self) -> None:
         """Wait for the last records, and say what became of them; harmless when called again."""
-        self.flush()
+        deadline = time.monotonic() + self._options.flush_secs
+        for sender in self.senders():
+            sender.flush_last(max(0.0, deadline - time.monotonic()))
         for sender in self.senders():
             sender.report()
 

@@ -56,6 +56,7 @@ class Drawing:
             {place: tid for tid, lane in enumerate(lanes, self._first_tid) for place in lane.members}
             for lanes in self._lanes
         ]
+        self._block_lanes = self._lanes_of_blocks()
         self._first, self._last = self._span()
         self._zero = 0 if facts is None else self._first
         self._productions = Productions()
@@ -85,6 +86,23 @@ class Drawing:
         if self._facts is None:
             return lanes_by_time(device.executions)
         return lanes_by_thread(device.executions, device.thread_names)
+
+    def _lanes_of_blocks(self) -> list[Lane]:
+        """Blocks may begin and end inside of a module, so they have lanes of their own."""
+        if self._facts is None or not self._devices:
+            return []
+        names = self._devices[0].thread_names
+        return lanes_by_thread(
+            self._facts.blocks,
+            {
+                each.thread: f"{names.get(each.thread, f'thread {each.thread}')}: blocks"
+                for each in self._facts.blocks
+            },
+        )
+
+    def _tid_of_blocks(self) -> int:
+        """The lane of the first blocks: behind those of ops."""
+        return self._first_tid + len(self._lanes[0])
 
     def _span(self) -> tuple[int, int]:
         """The first and last moment of the step."""
@@ -150,6 +168,9 @@ class Drawing:
             for tid, lane in enumerate(self._lanes[number], self._first_tid):
                 if lane.name:
                     yield chrome_trace.thread_name(self._compute_pid(number), tid, lane.name)
+        if self._block_lanes:
+            for tid, lane in enumerate(self._block_lanes, self._tid_of_blocks()):
+                yield chrome_trace.thread_name(self._compute_pid(0), tid, lane.name)
 
     def _tensors(self) -> Iterator[Event]:
         """Tensors as objects, in the lane of the op that made them."""
@@ -183,6 +204,9 @@ class Drawing:
             if self._facts is not None:
                 for tid, lane in enumerate(lanes, self._first_tid):
                     yield from self._groups(number, tid, lane)
+        if self._block_lanes:
+            for tid, lane in enumerate(self._block_lanes, self._tid_of_blocks()):
+                yield from self._blocks(tid, lane)
         edges = iter(self._arrows())
         arrow = next(edges, None)
         for number, device in enumerate(self._devices):
@@ -205,6 +229,16 @@ class Drawing:
             args = {"module": group.path} if group.path else {}
             start, length = self._shown(group.start), self._duration(group.start, group.end)
             yield chrome_trace.region(group.kind, group.name, pid, tid, start, length, args)
+
+    def _blocks(self, tid: int, lane: Lane) -> Iterator[Event]:
+        assert self._facts is not None
+        for place in lane.members:
+            block = self._facts.blocks[place]
+            start, end = (min(max(each, self._first), self._last) for each in (block.start, block.end))
+            length = self._duration(start, end)
+            yield chrome_trace.region(
+                "Block", block.name, self._compute_pid(0), tid, self._shown(start), length, {}
+            )
 
     def _op(self, execution: Execution, device: int, tid: int) -> Event:
         args: dict[str, Any] = {"name": execution.name, "op": execution.op}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tensortap.records import Frame, Node
 
-__all__ = ["PHASES", "OpFacts", "StepFacts", "TensorLife"]
+__all__ = ["PHASES", "Block", "OpFacts", "StepFacts", "TensorLife"]
 
 PHASES = ("forward", "backward", "optimizer")
 """The parts of a training step, in their order."""
@@ -95,6 +95,21 @@ class TensorLife:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """A part of the program that the user named, around the operations in it.
+
+    Attributes:
+        thread: as in `NodeExecStats.thread_id`.
+        start, end: in nanoseconds since the epoch.
+    """
+
+    name: str
+    thread: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFacts:
     """The facts of one profiled step in one process.
 
@@ -103,6 +118,7 @@ class StepFacts:
         ops: by node name. What is missing is shown as the message has it.
         lives: exact lifetimes of tensors. Empty: they are taken from the dataflow, as TensorFlow does.
         start_nanos, end_nanos: the step as the program saw it, since the epoch; 0: its first and last operation.
+        blocks: what the user named.
 
     >>> facts = StepFacts.of([Node("model/fc/addmm", "aten::addmm")], step=100)
     >>> facts.ops["model/fc/addmm"].phase
@@ -117,6 +133,7 @@ class StepFacts:
     rank: int = 0
     pid: int = field(default_factory=os.getpid)
     host: str = field(default_factory=socket.gethostname)
+    blocks: tuple[Block, ...] = ()
 
     @classmethod
     def of(cls, nodes: Iterable[Node], step: int | None = None, rank: int = 0) -> StepFacts:

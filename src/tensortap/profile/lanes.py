@@ -23,6 +23,13 @@ class Interval(Protocol):
     def end(self) -> int: ...
 
 
+class OnThread(Interval, Protocol):
+    """An interval in which one thread did something."""
+
+    @property
+    def thread(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """Executions in the order of their starts, by their places in the message; `name` is empty for no name."""
@@ -56,7 +63,7 @@ def lanes_by_time(executions: Sequence[Execution]) -> list[Lane]:
     return [Lane("", tuple(each)) for each in members]
 
 
-def lanes_by_thread(executions: Sequence[Execution], names: Mapping[int, str]) -> list[Lane]:
+def lanes_by_thread(executions: Sequence[OnThread], names: Mapping[int, str]) -> list[Lane]:
     """One lane per thread, calls within calls nested; more if executions of a thread overlap otherwise."""
     order = sorted(range(len(executions)), key=lambda i: (executions[i].start, -executions[i].end))
     threads: dict[int, list[list[int]]] = {}

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 
 from tensortap.analyze.findings import Finding, InputHealth, Report
+from tensortap.records import Frame
 from tensortap.report.page import Page, Piece
 
-__all__ = ["answer", "answer_of_finding", "short_function", "short_path"]
+__all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "short_function", "short_path"]
 
-_SHOWN_INPUTS = 6
+SHOWN_INPUTS = 6
+"""Inputs of one node that are listed: a stack of a batch may have hundreds."""
+
 _SHOWN_SPREAD = 4
 _UNCERTAIN = ("input-not-recorded", "only-nan-counted", "no-graph")
 """Causes that say themselves that something is missing."""
+
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+"""The beginning of a path of a file that came with a package."""
 
 
 def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
@@ -95,6 +102,17 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         )
         if finding.source_text:
             page.line("  ", " " * 9, ("│ ", "dim"), (finding.source_text, "yellow"))
+        caller = _own_line(finding)
+        if caller is not None:
+            page.columns(
+                "from",
+                [
+                    [
+                        (f"{short_path(caller.file)}:{caller.line}", "bold"),
+                        (f"in {short_function(caller.function)}", "dim"),
+                    ]
+                ],
+            )
     page.line()
     page.field("cause", finding.cause.sentence, "bold")
     for sentence in finding.cause.proof:
@@ -109,17 +127,29 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         )
     page.line()
     if finding.inputs:
-        rows: list[list[Piece]] = [[each.tensor, _health(each)] for each in finding.inputs[:_SHOWN_INPUTS]]
+        rows: list[list[Piece]] = [[each.tensor, _health(each)] for each in finding.inputs[:SHOWN_INPUTS]]
         page.columns("inputs" if len(rows) > 1 else "input", rows)
-        if len(finding.inputs) > _SHOWN_INPUTS:
-            page.field("", f"and {len(finding.inputs) - _SHOWN_INPUTS} more", "dim")
+        if len(finding.inputs) > SHOWN_INPUTS:
+            page.field("", f"and {len(finding.inputs) - SHOWN_INPUTS} more", "dim")
     page.columns("output", [[finding.tensor, (str(finding.health), "red")]])
     if finding.propagators:
         count = _many(len(finding.propagators), "tensor")
         reached = f", reaching {', '.join(finding.reached)}" if finding.reached else ""
         page.field("spread", f"to {count}{reached}")
     else:
-        page.field("spread", "to nothing that was recorded", "dim")
+        itself = f", but it is {', '.join(finding.reached)}" if finding.reached else ""
+        page.field("spread", f"to nothing else that was recorded{itself}", "dim")
+
+
+def _own_line(finding: Finding) -> Frame | None:
+    """If the line is one of an installed package: the line of the user's own that led there."""
+    if finding.source is None or not _is_installed(finding.source.file):
+        return None
+    return next((each for each in reversed(finding.node.stack) if not _is_installed(each.file)), None)
+
+
+def _is_installed(file: str) -> bool:
+    return _INSTALLED.search(file) is not None
 
 
 def _what(finding: Finding) -> str:
@@ -207,13 +237,17 @@ def short_function(name: str) -> str:
 
 
 def short_path(path: str) -> str:
-    """A path as one would type it here.
+    """A path as one would type it here; without the place where packages are installed.
 
     >>> short_path("/somewhere/else.py")
     '/somewhere/else.py'
+    >>> short_path("/usr/lib/python3.11/site-packages/transformers/activations.py")
+    'transformers/activations.py'
     """
     try:
         relative = os.path.relpath(path)
     except ValueError:  # another drive
         return path
-    return relative if not relative.startswith("..") and len(relative) < len(path) else path
+    shown = relative if not relative.startswith("..") and len(relative) < len(path) else path
+    installed = _INSTALLED.search(shown)
+    return shown[installed.end() :] if installed else shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -147,6 +148,8 @@ class DebugServer:
     def _bind(self, server: grpc.Server) -> None:
         import grpc
 
+        if self._port:
+            free_socket(self.host, self._port).close()  # gRPC writes about it on the terminal, and not why
         where = f"{_bracketed(self.host)}:{self._port}"
         try:
             if self._tls_cert is not None and self._tls_key is not None:
@@ -391,7 +394,11 @@ def free_socket(host: str, port: int) -> socket.socket:
     try:
         made.bind((host, port))
         made.listen(128)
+    except OverflowError:
+        made.close()
+        raise ValueError(f"{port} is no port; they go from 1 to 65535, and 0 takes a free one.") from None
     except OSError as error:
         made.close()
-        raise OSError(f"Port {port} of {host} cannot be used: {error.strerror}.") from error
+        hint = " Is another server running?" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(f"Port {port} of {host} cannot be used: {error.strerror}.{hint}") from error
     return made

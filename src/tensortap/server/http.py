@@ -40,6 +40,7 @@ __all__ = ["HttpServer", "make_app"]
 
 MAX_BODY_BYTES = 64 << 20
 _START_SECS = 20.0
+_JOBS_SHOWN = 10
 
 
 class HttpServer:
@@ -60,6 +61,8 @@ class HttpServer:
         config = uvicorn.Config(
             make_app(server),
             log_config=None,
+            # Whoever knocks with something else than HTTP is answered, and must not fill the log.
+            log_level="error",
             access_log=False,
             lifespan="off",
             ws="none",
@@ -133,11 +136,12 @@ class _Guard:
     def _problem(self, request: Request) -> Response | None:
         from tensortap.server.debug_server import is_loopback
 
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        named = request.headers.get("host", "")
+        host = _host_of(named)
         if is_loopback(self._server.host) and not is_loopback(host):
-            return JSONResponse({"error": f"This server is not called {host!r}."}, 403)
+            return JSONResponse({"error": f"This server is not called {host or named!r}."}, 403)
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        if origin is not None and origin.partition("://")[2] != named:
             return JSONResponse({"error": f"Requests from {origin!r} are not accepted."}, 403)
         wanted = self._server.token
         if wanted is not None and request.url.path != "/healthz":
@@ -147,6 +151,18 @@ class _Guard:
         if int(request.headers.get("content-length") or 0) > MAX_BODY_BYTES:
             return JSONResponse({"error": f"The body is larger than {MAX_BODY_BYTES} bytes."}, 413)
         return None
+
+
+def _host_of(named: str) -> str:
+    """The host in `host:port`; empty if there is none, because everybody can write anything there.
+
+    >>> _host_of("[::1]:6065"), _host_of("[")
+    ('::1', '')
+    """
+    try:
+        return urlsplit(f"//{named}").hostname or ""
+    except ValueError:
+        return ""
 
 
 Endpoint = Callable[[Request], Any]
@@ -222,7 +238,7 @@ class _Api:
             views.list_runs(
                 self._job(request),
                 task=_number(request, "task"),
-                limit=_number(request, "limit", 100, 10_000),
+                limit=_number(request, "limit", 100, 10_000, least=1),
             )
         )
 
@@ -237,7 +253,7 @@ class _Api:
                 debug_op=request.query_params.get("debug_op"),
                 bad=request.query_params.get("bad", "") not in ("", "0", "false"),
                 offset=_number(request, "offset", 0) or 0,
-                limit=_number(request, "limit", 1000, 100_000) or 1000,
+                limit=_number(request, "limit", 1000, 100_000, least=1) or 1000,
             )
         )
 
@@ -249,7 +265,7 @@ class _Api:
             self._run(request),
             text,
             request.query_params.get("debug_op"),
-            _number(request, "execution", -1) or 0,
+            _number(request, "execution", -1, least=-(2**31)) or 0,
         )
         if request.query_params.get("format") == "npy":
             return _npy(value)
@@ -268,11 +284,12 @@ class _Api:
         tensor = request.query_params.get("tensor")
         if tensor is None:
             raise HTTPException(400, "Say which tensor: ?tensor=node:slot.")
-        return _json(views.health(self._job(request), tensor, _number(request, "limit", 10_000, 1_000_000)))
+        limit = _number(request, "limit", 10_000, 1_000_000, least=1)
+        return _json(views.health(self._job(request), tensor, limit))
 
     def ranks(self, request: Request) -> Response:
         part = request.query_params.get("name", "")
-        return _json(views.ranks(self._job(request), part, _number(request, "last", 100, 100_000)))
+        return _json(views.ranks(self._job(request), part, _number(request, "last", 100, 100_000, least=1)))
 
     # --- alerts ------------------------------------------------------------------------------------
 
@@ -341,32 +358,38 @@ class _Api:
     # --- finding -----------------------------------------------------------------------------------
 
     def _job(self, request: Request, make: bool = False) -> Job:
+        """The job of the path, by its id; by its name if none has that id."""
         name = request.path_params["job"]
-        for job in self._server.jobs():
-            if job.directory.name == name:
-                return job
+        jobs = self._server.jobs()
+        known = {job.name: job for job in jobs} | {job.directory.name: job for job in jobs}
+        if name in known:
+            return known[name]
         if make:
             job = self._server.job(name)
             job.make()
-            if job.directory.name == name:
-                return job
-        known = [job.directory.name for job in self._server.jobs() if job.is_known]
-        raise HTTPException(
-            404, f"There is no job {name[:80]!r}; there are {', '.join(known) or 'none yet'}."
-        )
+            return job
+        ids = [job.directory.name for job in jobs if job.is_known]
+        some = ", ".join(ids[-_JOBS_SHOWN:]) or "none yet"
+        more = f" and {len(ids) - _JOBS_SHOWN} older ones" if len(ids) > _JOBS_SHOWN else ""
+        raise HTTPException(404, f"There is no job {name[:80]!r}; there are {some}{more}.")
 
     def _run(self, request: Request) -> Any:
         return views.open_run(self._job(request), request.path_params["run"])
 
 
-def _number(request: Request, name: str, default: int | None = None, most: int = 2**31) -> int | None:
+def _number(
+    request: Request, name: str, default: int | None = None, most: int = 2**31, least: int = 0
+) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return default
     try:
-        return min(int(text[:20]), most)
+        number = int(text[:20])
     except ValueError:
         raise HTTPException(400, f"{name} must be a whole number, got {text[:40]!r}.") from None
+    if number < least:
+        raise HTTPException(400, f"{name} must be at least {least}, got {number}.")
+    return min(number, most)
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Job:
         self._open_runs: set[Path] = set()
         self._graphs: OrderedDict[object, dict[str, str]] = OrderedDict()
         self._written: tuple[int, int] | None = None
+        self._said_incomplete = False
 
     @property
     def is_known(self) -> bool:
@@ -85,7 +86,11 @@ class Job:
         try:
             writer.finish({}, counts, error)
         except OSError as problem:
-            log.warning("The run %s could not be completed: %s", writer.path, problem)
+            if not self._said_incomplete:
+                self._said_incomplete = True
+                log.warning(
+                    "The run %s, and perhaps later ones, could not be completed: %s", writer.path, problem
+                )
             writer.close()
         with self._lock:
             self._open_runs.discard(writer.path)

@@ -42,6 +42,7 @@ class Limits:
 
 MAX_NAME_BYTES = 16 << 10
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def checked_name(name: str, what: str = "node") -> str:
@@ -65,6 +66,10 @@ def checked_name(name: str, what: str = "node") -> str:
         raise WireError(f"A {what} has no name.")
     if _CONTROL.search(name):
         raise WireError(f"The {what} name {name[:80]!r} has a control character in it.")
+    if _SURROGATE.search(name):
+        raise WireError(
+            f"The {what} name {name[:80]!r} has half a character in it, which no message can hold."
+        )
     if ".." in name and ".." in name.split("/"):
         raise WireError(f"The {what} name {name[:80]!r} has '..' as a part.")
     return name

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import grpc
-
 from tensortap.server.limits import Limits
-from tensortap.server.stream import Stream
+from tensortap.server.stream import CannotStore, Stream
+from tensortap.sink.transport import grpc
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
     ACCEPTS_KEY,
@@ -109,8 +108,9 @@ class _Service:
                 self._server.statistics.add(broken=1)
                 return
             error = f"The server failed: {problem!r}"
-            self._server.statistics.add(failures=1)
-            log.exception("A stream failed inside the server.")
+            if not isinstance(problem, CannotStore):  # which has said so, and is no mistake of ours
+                self._server.statistics.add(failures=1)
+                log.exception("A stream failed inside the server.")
             context.abort(grpc.StatusCode.INTERNAL, str(problem))
         finally:
             if error is not None:

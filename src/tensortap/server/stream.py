@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -42,7 +43,7 @@ from tensortap.wire.events import (
 if TYPE_CHECKING:
     from tensortap.server.debug_server import DebugServer
 
-__all__ = ["Stream"]
+__all__ = ["CannotStore", "Stream"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,10 @@ _A_DAY = 86_400_000_000
 _INDEX_BYTES = 128
 """What a record takes on disk besides its value, roughly."""
 _checked_tables: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
+
+
+class CannotStore(RuntimeError):
+    """There is no room for a run, or no right to make its directory."""
 
 
 class Stream:
@@ -98,6 +103,7 @@ class Stream:
         self._devices: set[str] = set()
         self._keys: set[tuple[str, int, str, str]] = set()
         self._pending = 0
+        self._is_homeless = False
         self._closed = False
         self._is_complete = False
 
@@ -161,8 +167,9 @@ class Stream:
         if self._pending and error is None:
             error = "The stream ended in the middle of a tensor or a graph."
         self._server.change_pending(-self._pending)
-        if self._writer is None and self._metadata is not None:
-            self._call(self._open_run, "")
+        if self._writer is None and self._metadata is not None and not self._is_homeless:
+            with contextlib.suppress(CannotStore):
+                self._open_run("")
         self._end_run(error or self._ending.error)
         self._call_handler("on_end", error)
 
@@ -213,7 +220,10 @@ class Stream:
             checked_name(device, "device"): digest for device, digest in known.items() if digest is not None
         }
         if found:
-            self._writer.refer(found)
+            try:
+                self._writer.refer(found)
+            except OSError as error:
+                self._failed_write(error, 0)
 
     def _join(self, name: str) -> Job:
         """Find the job of the stream."""
@@ -276,13 +286,13 @@ class Stream:
         if self._gates is None:
             return None
         if self._gates[1].waits_at(key):
-            return self._hold(writer, record, answer)
+            return self._hold(writer, key, record, answer)
         # A client of ours begins its run before it has read that a breakpoint is gone. Should it wait, this lets
         # it go on; if it does not, it takes no notice.
         is_ours = self._metadata is not None and self._metadata.process != 0
         return self._gates[1].reply() if is_ours and self._job.gates.was_breakpoint(key) else None
 
-    def _hold(self, writer: RunWriter, record: Record, answer: Any) -> Any:
+    def _hold(self, writer: RunWriter, key: WatchKey, record: Record, answer: Any) -> Any:
         """Keep the client waiting until somebody lets it go, at most as long as the server may."""
         assert self._job is not None
         assert self._gates is not None
@@ -295,14 +305,17 @@ class Stream:
             released, answer = self._job.gates.hold(
                 writer.path.name, writer.info.task, record, timeout, self._is_active
             )
-            if not released:
+            if not released and self._is_active():
                 statistics.add(timeouts=1)
                 log.warning(
-                    "Nobody released the breakpoint %s of job %s within %g s; the run goes on.",
+                    "Nobody released the breakpoint %s of job %s within %g s; the run goes on, and no run stops "
+                    "there again until somebody asks for it.",
                     record.watch_key,
                     self._job.name,
                     timeout,
                 )
+                # Where nobody watches, every run would wait as long again.
+                self._job.set_gates([key], "open")
         reply = self._gates[1].reply()
         if answer is not None:
             fill_tensor(reply.tensor, answer, record.dtype, record.shape)
@@ -393,8 +406,11 @@ class Stream:
         try:
             self._writer = self._job.new_run(info)
         except OSError as error:
+            self._is_homeless = True
             self._server.statistics.add(failures=1)
-            raise RuntimeError(f"The server cannot make a run directory: {error.strerror}.") from error
+            problem = CannotStore(f"The server cannot make a run directory: {error.strerror}.")
+            self._server.say_once(("run", error.errno), "%s Such runs are refused and counted.", problem)
+            raise problem from error
         self._server.statistics.add(runs=1)
         self._store_graphs(self._writer)
         return self._writer

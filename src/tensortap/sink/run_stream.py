@@ -131,7 +131,13 @@ class RunStream:
         return False
 
     def ask(self, record: Record) -> Any:
-        """Send a record at a breakpoint and wait for the reply; None if it does not come in time."""
+        """Send a record at a breakpoint and wait for the reply; None if it does not come in time.
+
+        A run that the server has not even begun to answer goes on at once: the breakpoint is from its better days.
+        """
+        if not self.is_answered:
+            self.sender.wait_for_answer(self)
+            self._out_of_step |= not self.is_answered
         question = Question(record)
         if not self.add(record if self._out_of_step else question) or self._out_of_step:
             return None

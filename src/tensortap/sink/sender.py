@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -48,6 +49,7 @@ MAX_STREAMS = 4
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _USELESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 _TICK_SECS = 0.1
+_KNOCK_SECS = 0.5
 _ANOTHER_ATTEMPT_SECS = 2.0
 _SLOWEST_DELIVERY_SECS, _SLOWEST_DELIVERY_RATE = 30.0, 1e6
 _ENDED = "The program ended before the run did."
@@ -106,6 +108,7 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._channel: Any = None
         self._told: dict[str, int] | None = None
+        self._waited_for = 0
         self._spool: tuple[tuple[str, int], Spool] | None = None
 
     # --- in the training thread --------------------------------------------------------------------
@@ -177,6 +180,17 @@ class Sender:
         with self.changed:
             return self.changed.wait_for(lambda: not self._is_busy(), timeout)
 
+    def flush_last(self, timeout: float) -> None:
+        """Wait as `flush` does, at the end of a session; the end of the program does not wait for the same again."""
+        runs = self.runs
+        if not self.flush(timeout):
+            self._waited_for = runs
+
+    @property
+    def was_waited_for(self) -> bool:
+        """Whether the end of a session has waited for all runs there are, in vain."""
+        return self._waited_for == self.runs
+
     def _is_busy(self) -> bool:
         return (
             bool(self._calls)
@@ -219,7 +233,7 @@ class Sender:
         dropped = dict(self.counts.dropped)
         spooled = dropped.pop(SPOOLED, 0)
         records, runs = _plural(counts["written"], "record"), _plural(self.runs, "run")
-        sentences = [f"{records} of {runs} arrived at the debug server {self.address}"]
+        sentences = [f"{runs} for the debug server {self.address}: {records} arrived"]
         if dropped:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
             sentences.append(f"{_plural(sum(dropped.values()), 'record')} dropped ({reasons})")
@@ -300,6 +314,8 @@ class Sender:
             return  # it has answered in the last moment
         if reason == UNREACHABLE:
             why = f"has not answered for {self.connect_timeout_secs:g} s"
+            if not self._failed_attempts:  # only then is it said
+                why += f" ({_who_is_there(self.address)})"
         else:
             why = f"has taken nothing for {self.options.stall_timeout_secs:g} s"
         self._rest(why)
@@ -534,8 +550,12 @@ def sender_of(address: str, options: StreamOptions) -> Sender:
 
 def _end_all() -> None:
     """The program ends: wait a little, then count what is left as dropped."""
-    for sender in list(_senders.values()):
-        sender.flush(sender.options.flush_secs)
+    senders = list(_senders.values())
+    begin = time.monotonic()
+    for sender in senders:
+        if not sender.was_waited_for:
+            sender.flush(max(0.0, begin + sender.options.flush_secs - time.monotonic()))
+    for sender in senders:
         sender.close()
         sender.report()
 
@@ -551,6 +571,19 @@ def _begin_child() -> None:
 _left_to_the_parent: list[Sender] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_child)
+
+
+def _who_is_there(address: str) -> str:
+    """Why nobody answers, as far as a connection tells; gRPC only says that there is none."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECS).close()
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return (
+        "something listens there, but it hangs, is no debug server, or only one side speaks TLS: "
+        "ca_file here, --tls-cert there"
+    )
 
 
 def _plural(number: int, noun: str) -> str:

@@ -136,9 +136,11 @@ def write_trace(
                     raise TraceTooLargeError(f"{str(path)!r} would be larger than {max_bytes} bytes.")
                 file.write(content)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None  # nobody knows the temporary name
         raise
     return size
 

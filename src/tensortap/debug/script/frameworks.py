@@ -54,4 +54,4 @@ def _attempt(action: Callable[[], None]) -> None:
     try:
         action()
     except Exception:
-        log.warning("tensortap cannot watch this program, which goes on without it.", exc_info=True)
+        log.warning("This program cannot be watched, and goes on without tensortap.", exc_info=True)

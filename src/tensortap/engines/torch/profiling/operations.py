@@ -1,7 +1,7 @@
 """What ran on the host, as a list of operations that do not overlap.
 
 An operation is a node, or, where no node stands for what ran, a call under PyTorch's own name: the outermost that
-does work itself. What is inside an operation is part of it.
+does work itself. What is inside an operation is part of it. A block that the user named is around operations.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from typing import NamedTuple
 
 from tensortap.engines.torch.profiling.events import Calls, is_op
 from tensortap.engines.torch.profiling.join import Joined
+from tensortap.profile.facts import Block
 from tensortap.records import Node
 
-__all__ = ["Operation", "operations_of"]
+__all__ = ["Operation", "blocks_of", "operations_of"]
+
+_USER_SCOPE = 7
+"""The number of the scope in which PyTorch records what was named with `record_function`."""
+
+_OF_OPTIMIZERS = "Optimizer."
+"""PyTorch names these itself. Their ops have a phase of their own."""
 
 
 class Operation(NamedTuple):
@@ -72,3 +79,16 @@ def operations_of(threads: Sequence[Calls], nodes: Sequence[Node], joined: Joine
 def _end_of_nodes(calls: Calls, is_node: Sequence[bool], place: int, after: int) -> int:
     """When the nodes inside a call have ended: a gradient is complete after the addition inside its function."""
     return max(calls[inner].end for inner in range(place + 1, after) if is_node[inner])
+
+
+def blocks_of(threads: Sequence[Calls], operations: Sequence[Operation]) -> tuple[Block, ...]:
+    """What the user named that is no operation itself."""
+    drawn = {(number, places.start) for number, places in (each.calls for each in operations)}
+    found = []
+    for number, calls in enumerate(threads):
+        for place in range(len(calls)):
+            call = calls[place]
+            is_named = call.scope == _USER_SCOPE and not call.name.startswith(_OF_OPTIMIZERS)
+            if is_named and (number, place) not in drawn:
+                found.append(Block(call.name, calls.thread, call.start, call.end))
+    return tuple(found)

@@ -18,7 +18,7 @@ from tensortap.engines.torch.profiling.events import (
 )
 from tensortap.engines.torch.profiling.join import Joined, join
 from tensortap.engines.torch.profiling.memory import Usage, allocator_of, lives_of, usage_of
-from tensortap.engines.torch.profiling.operations import Operation, operations_of
+from tensortap.engines.torch.profiling.operations import Operation, blocks_of, operations_of
 from tensortap.ops.dtypes import itemsize_of
 from tensortap.profile.facts import OpFacts, StepFacts
 from tensortap.profile.step import Measured
@@ -70,7 +70,7 @@ def measured(
     lives = lives_of(allocations, operations, _made(operations, nodes, joined), start)
     return Measured(
         writer.message(),
-        StepFacts(None, facts, lives, start, end, rank),
+        StepFacts(None, facts, lives, start, end, rank, blocks=blocks_of(threads, operations)),
         unnamed=sum(each.node < 0 for each in operations),
         unmatched=joined.unmatched,
     )

@@ -312,7 +312,7 @@ class Follower:
         except Exception:
             self._given_up = True
             self._unhook_modules()
-            log.warning("tensortap stops watching this program, which goes on without it.", exc_info=True)
+            log.warning("Watching has failed; the program goes on without tensortap.", exc_info=True)
 
     # --- whose thread it is ------------------------------------------------------------------------
 
