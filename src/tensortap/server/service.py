@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tensortap.server.limits import Limits
 from tensortap.server.stream import CannotStore, Stream
-from tensortap.sink.transport import grpc
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
     ACCEPTS_KEY,
@@ -23,6 +22,7 @@ from tensortap.wire.debug_service import (
     WireError,
     token_of,
 )
+from tensortap.wire.transport import grpc
 
 if TYPE_CHECKING:
     from tensortap.server.debug_server import DebugServer

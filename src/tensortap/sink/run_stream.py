@@ -18,9 +18,9 @@ from tensortap.records import Record, RecordBatch
 from tensortap.sink.base import Counts, RunEnd, log, notices
 from tensortap.sink.gates import Gates
 from tensortap.sink.messages import Messages
-from tensortap.sink.transport import grpc
 from tensortap.wire.debug_service import ACCEPTS_KEY, SERVER_KEY, WRITTEN_KEY
 from tensortap.wire.events import StreamMetadata
+from tensortap.wire.transport import grpc
 
 if TYPE_CHECKING:
     from tensortap.sink.sender import Sender

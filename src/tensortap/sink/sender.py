@@ -31,7 +31,6 @@ from tensortap.sink.messages import GraphCache
 from tensortap.sink.run_stream import CONNECTION_LOST, PROGRAM_ENDED, REFUSED, SPOOLED, UNREACHABLE, RunStream
 from tensortap.sink.spool import Spool, without_batches
 from tensortap.sink.stream_options import StreamOptions
-from tensortap.sink.transport import grpc
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
     CLIENT_KEY,
@@ -41,6 +40,7 @@ from tensortap.wire.debug_service import (
     token_metadata,
 )
 from tensortap.wire.events import StreamMetadata
+from tensortap.wire.transport import grpc
 
 __all__ = ["Sender", "sender_of"]
 

@@ -103,7 +103,6 @@ struct Plan {
   struct Node {
     uint32_t version = 0;
     uint32_t slots = 0;  // outputs that are resolved, from the first on
-    uint8_t bad = 0;     // kinds of bad values whose making has been shown
     c10::SmallVector<c10::SmallVector<Tap, 1>, 1> taps;  // empty while none of them is watched
   };
   std::vector<Node> nodes;
@@ -535,6 +534,7 @@ class Observer {
   void node_changed(int32_t node) {
     if (size_t(node) >= node_versions_.size()) node_versions_.resize(size_t(node) + 64, 0);
     node_versions_[node] += 1;
+    if (size_t(node) < shown_bad_.size()) shown_bad_[node] = 0;
   }
 
   void flush() {
@@ -1142,9 +1142,9 @@ class Observer {
   // Shows a node that has just made a bad value of good ones, with its outputs and what is left of its inputs.
   void show_bad(Pending* call, int32_t node, int kinds) {
     if (!run.seeks_bad) return;
-    Plan::Node& known = run.plan->nodes[node];
-    if ((kinds & ~known.bad) == 0) return;
-    known.bad |= uint8_t(kinds);
+    if (size_t(node) >= shown_bad_.size()) shown_bad_.resize(size_t(node) + 64, 0);
+    if ((kinds & ~shown_bad_[node]) == 0) return;
+    shown_bad_[node] |= uint8_t(kinds);
     if (run.bad_left == 0) return;
     run.bad_left -= 1;
     flush();  // records leave in the order of time
@@ -1264,6 +1264,7 @@ class Observer {
   ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
   ska::flat_hash_map<const void*, int32_t> module_scopes_;
   std::vector<uint32_t> node_versions_;
+  std::vector<uint8_t> shown_bad_;  // by node: kinds of bad values whose making has been shown
   std::vector<std::pair<size_t, at::Tensor>> unseen_;
   std::vector<const at::Tensor*> outputs_;
 };
