@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tensortap as tt
+from tensortap.analyze.facts import module_of
 from tensortap.analyze.filters import condition_of
 from tensortap.analyze.health import Health
 from tensortap.analyze.session import search_run, search_session
@@ -88,6 +89,68 @@ def test_an_input_that_was_not_recorded_is_unknown_and_the_answer_says_so(tmp_pa
 
 
 # --- what the user calls bad
+
+
+def missing_values_filled(x):
+    x[0, 0] = float("nan")
+    return torch.nan_to_num(x)
+
+
+def missing_values_chosen(x):
+    x[1, 1] = float("nan")
+    return torch.where(torch.isnan(x), 0.0, x)
+
+
+def missing_values_written_over(x):
+    x[1, 1] = float("nan")
+    x[torch.isnan(x)] = 0.0
+    return x
+
+
+def memory_written_before_it_is_read(x):
+    return torch.full((4, 3), float("nan")).copy_(x)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        missing_values_filled,
+        missing_values_chosen,
+        missing_values_written_over,
+        memory_written_before_it_is_read,
+    ],
+)
+def test_bad_memory_that_is_repaired_before_it_is_used_is_no_alarm(prepare, tmp_path):
+    """What is written into a part of a tensor is read by the tensor's own name, if at all."""
+    model = torch.nn.Linear(3, 1)
+    hook = tt.DumpingDebugHook(
+        tmp_path, lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary", keep_bad=3)
+    )
+    with tt.torch.monitor(model, hooks=[hook]) as m, m.run():
+        model(prepare(torch.ones(4, 3))).mean().backward()
+    report = search_session(SessionDir(tmp_path))
+    assert report.first_bad is None
+    assert report.reports[0].contained
+
+
+def test_a_bad_checkpoint_is_told_as_such(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    torch.save({**model.state_dict(), "bias": torch.tensor([1.0, float("nan")])}, tmp_path / "checkpoint.pt")
+    hook = tt.DumpingDebugHook(
+        tmp_path / "dumps", lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary")
+    )
+    with tt.torch.monitor(model, hooks=[hook]) as m, m.run():
+        model.load_state_dict(torch.load(tmp_path / "checkpoint.pt"))
+        model(torch.ones(4, 3)).mean().backward()
+    found = search_session(SessionDir(tmp_path / "dumps")).first_bad
+    assert found.cause.kind == "bad-input"
+    assert "which was loaded" in found.cause.sentence
+    assert "load_state_dict" in found.source_text
+
+
+def test_nodes_of_an_optimizer_without_a_path_have_no_module():
+    assert module_of(Node("optimizer/SGD/mul", "aten::mul")) is None
+    assert module_of(Node("gradients/mul", "?")) is None
 
 
 def test_exclude(tmp_path):

@@ -21,6 +21,7 @@ from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.ops import COMMUNICATION, group_size, is_over_lists, plain_name
+from tensortap.records import split_tensor_name
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -66,6 +67,17 @@ class Case:
             # One tensor of every list.
             group = group_size(self.node)
             self.arguments = self.arguments[finding.slot % group :: group]
+
+    @property
+    def loaded(self) -> list[tuple[str, Health]]:
+        """The inputs that are storages put under a tensor, as `torch.load` and workers of a data loader do it."""
+        types = {} if self._facts is None else self._facts.op_types
+        return [
+            (each.tensor, each.health)
+            for each in self.inputs
+            if each.health is not None
+            and plain_name(types.get(split_tensor_name(each.tensor)[0], "")) == "set"
+        ]
 
     @property
     def forward_op(self) -> str:
@@ -320,6 +332,14 @@ def _arrived(case: Case) -> Cause | None:
         )
     if COMMUNICATION.search(op_type):
         return Cause("received", "The bad value came from another rank: what this rank gave was good.")
+    for name, health in case.loaded:
+        if health.is_bad:
+            return Cause(
+                "bad-input",
+                f"The data was bad when it came: {name}, which was loaded or came from another process, holds "
+                f"{health.bad_counts} among {int(health.elements)} elements.",
+                advice="Look at the checkpoint or the file it was loaded from.",
+            )
     return None
 
 

@@ -216,7 +216,7 @@ def module_of(node: Node) -> str | None:
         parts = parts[2:-1]
     elif node.op_type == "Const":
         parts = parts[:-1]
-    if parts[0] == "recompute":
+    if parts[:1] == ["recompute"]:
         parts = parts[1:]
     return "/".join(parts[:-1]) or None
 

@@ -34,6 +34,7 @@ from tensortap.analyze.ops import (
     VALUE_FREE,
     VIEWS,
     group_size,
+    is_in_place,
     is_over_lists,
     overwrites,
     plain_name,
@@ -145,6 +146,7 @@ class _Judged:
         self.intended_count = 0
         self.was_skipped = False
         self._made_of: dict[str, list[str]] = {}
+        self._readers: dict[str, list[tuple[Node, int]]] | None = None
         self._made_into: dict[str, list[str]] = {}
         for tensor in facts.tensors:
             self.verdicts[tensor] = verdict = self._judge(tensor, exclude)
@@ -338,13 +340,12 @@ class _Judged:
 
     def _uses(self, tensor: str, depth: int = 0) -> Iterable[str]:
         """What came of every use of a tensor's values, seen through views that were not recorded."""
-        for node, place in self.facts.consumers(tensor):
+        for node, place in [*self.facts.consumers(tensor), *self._later_readers(tensor)]:
             name = plain_name(node.op_type)
-            if (
-                name in VALUE_FREE
-                or (overwrites(node.op_type) and place == 0)
-                or self._only_looks(name, tensor)
-            ):
+            if overwrites(node.op_type) and place == 0:
+                yield GOOD  # whatever it held is forgotten
+                continue
+            if name in VALUE_FREE or self._only_looks(name, tensor):
                 continue
             if not node.outputs:
                 # `item()`: the value has left the program, and what was done with it is not known.
@@ -363,6 +364,18 @@ class _Judged:
             else:
                 statuses = {self._status(each, 0) for each in outputs}
                 yield UNKNOWN if UNKNOWN in statuses else GOOD
+
+    def _later_readers(self, tensor: str) -> list[tuple[Node, int]]:
+        """What takes the memory that an operation has written to, by another name: `x` after `x[0] = y`."""
+        name = split_tensor_name(tensor)[0]
+        if not is_in_place(self.facts.op_types.get(name, "")):
+            return []
+        if self._readers is None:
+            self._readers = {}
+            for reader in self.facts.nodes.values():
+                for writer in reader.control_inputs:
+                    self._readers.setdefault(writer, []).append((reader, -1))
+        return self._readers.get(name, [])
 
     def _only_looks(self, name: str, tensor: str) -> bool:
         """Whether an operation only looks at a value, as programs look at their loss: that is no use of it."""
