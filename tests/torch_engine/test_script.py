@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 import time
 
@@ -37,8 +38,10 @@ class Followed:
 
 
 @pytest.fixture
-def followed(tmp_path):
+def followed(tmp_path, monkeypatch):
     """Run a function as the program: `followed(function, **options)`."""
+    # A program that has loaded our backend of torch.compile is followed by its optimizers only.
+    monkeypatch.delitem(sys.modules, "tensortap.engines.torch.compiled", raising=False)
 
     def call(program, **options):
         root = tmp_path / "dumps"

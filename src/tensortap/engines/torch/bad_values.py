@@ -84,17 +84,17 @@ class BadValues:
             # What was not summarised is as good or bad as what it was made of.
             found |= known.setdefault(node.tensor(slot), inherited)
         made = found & NAN & ~inherited if inherited else found
-        if not made:
-            return
-        before = self._shown.get(node.name, 0)
-        if not made & ~before:
-            return
-        self._shown[node.name] = before | made
-        if self._left:
+        if made and self.is_new(node, made) and self._left:
             self._left -= 1
             gone = set(written)
             kept = (None if id(tensor) in gone or not has_data(tensor) else tensor for tensor in tensors)
             self.keep(node, outputs, zip(node.inputs, kept, strict=False), self._op_began)
+
+    def is_new(self, node: Node, made: int) -> bool:
+        """Whether a node has not been shown making such a value before; it counts as shown from now on."""
+        before = self._shown.get(node.name, 0)
+        self._shown[node.name] = before | made
+        return bool(made & ~before)
 
     def keep(
         self,

@@ -1162,7 +1162,7 @@ class Observer {
       PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);
       PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), PyLong_FromLongLong(call->inputs[i]));
     }
-    Object(PyObject_CallMethod(decoder_, "made_bad", "iOOOL", node, outputs.get(), values.get(), inputs.get(),
+    Object(PyObject_CallMethod(decoder_, "made_bad", "iiOOOL", node, kinds, outputs.get(), values.get(), inputs.get(),
                                (long long)run.began));
   }
 
