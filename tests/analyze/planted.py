@@ -151,6 +151,16 @@ def log_of_zero():
     return trained(Net(between), squares, batches())
 
 
+@plant("model/add", "overwritten", module="model")
+def memory_written_through_a_view():
+    def between(h):
+        shift = torch.zeros(h.shape[-1])
+        shift.view(-1)[0] = float("inf")
+        return h + shift  # here
+
+    return trained(Net(between), squares, batches())
+
+
 @plant("model/div", "division-by-zero", module="model")
 def division_by_zero():
     def between(h):

@@ -16,6 +16,7 @@ from tensortap.analyze.numbers import summarize
 from tensortap.analyze.slicing import parse_slices, split_slices
 from tensortap.commands import COMMANDS, main
 from tensortap.reader import SessionDir, has_inf_or_nan
+from tests.store.sample import write_sample
 
 
 @pytest.fixture(scope="module")
@@ -279,3 +280,9 @@ def test_numbers_of_large_and_odd_arrays():
     assert summarize(np.array([b"text"])) is None
     assert summarize(np.zeros((0, 3))).mean is None
     assert summarize(np.array([1 + 1j, np.nan])).nan == 1
+
+
+def test_a_directory_of_sessions_is_told_from_one(tmp_path, capsys):
+    write_sample(tmp_path / "first")
+    assert main(["ls", str(tmp_path)]) == 2
+    assert f"It holds the session '{tmp_path / 'first'}'." in capsys.readouterr().err

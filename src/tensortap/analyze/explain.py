@@ -21,7 +21,7 @@ from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.ops import COMMUNICATION, group_size, is_over_lists, plain_name
-from tensortap.records import split_tensor_name
+from tensortap.records import Node, split_tensor_name
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -78,6 +78,15 @@ class Case:
             if each.health is not None
             and plain_name(types.get(split_tensor_name(each.tensor)[0], "")) == "set"
         ]
+
+    @property
+    def writers(self) -> list[tuple[Node, Health]]:
+        """What has written to the memory of the inputs through other names, and what it wrote."""
+        if self._facts is None:
+            return []
+        nodes = [self._facts.nodes.get(name) for name in self.node.control_inputs]
+        known = [(node, self._facts.health(node.tensor(0))) for node in nodes if node is not None]
+        return [(node, health) for node, health in known if health is not None]
 
     @property
     def forward_op(self) -> str:
@@ -339,6 +348,20 @@ def _arrived(case: Case) -> Cause | None:
                 f"The data was bad when it came: {name}, which was loaded or came from another process, holds "
                 f"{health.bad_counts} among {int(health.elements)} elements.",
                 advice="Look at the checkpoint or the file it was loaded from.",
+            )
+    return None
+
+
+def _overwritten(case: Case) -> Cause | None:
+    """Memory that an input shares was written to after the input was recorded: its own record is from before."""
+    for writer, health in case.writers:
+        if health.is_bad and not any(each.is_bad for each in case.given):
+            line = f" ({writer.stack[-1].file}:{writer.stack[-1].line})" if writer.stack else ""
+            return Cause(
+                "overwritten",
+                f"The memory of an input was overwritten before: {writer.name}{line} wrote {health.bad_counts} "
+                "into it.",
+                advice="Look at what that line writes, and through which view.",
             )
     return None
 
@@ -890,6 +913,7 @@ def _for(names: str, rule: Rule, *, elementwise: bool = False) -> Entry:
 
 RULES: Sequence[Entry] = (
     _for("", _arrived),
+    _for("", _overwritten),
     _for("log log2 log10 log1p xlogy", _log, elementwise=True),
     _for("div mul reciprocal pow rsqrt masked_fill cdist_backward", _gradient_at_zero, elementwise=True),
     _for("div floor_divide reciprocal addcdiv remainder fmod", _division, elementwise=True),

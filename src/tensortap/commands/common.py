@@ -54,8 +54,18 @@ def open_directory(path: Path) -> SessionDir | DebugDumpDir:
         return session
     run = DebugDumpDir(path, validate=False)
     if not run.devices() and not run.source.core_metadata:
-        raise ValueError(f"There is no run in {str(path)!r}.")
+        raise ValueError(f"There is no run in {str(path)!r}.{_sessions_inside(path)}")
     return run
+
+
+def _sessions_inside(path: Path) -> str:
+    """What to name instead of a directory of sessions: those of `tensortap run`, the jobs of a server."""
+    found = [each for each in path.iterdir() if each.is_dir() and any(each.glob("run_*"))]
+    found.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    if not found:
+        return ""
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f" It holds the session {str(found[0])!r}{others}."
 
 
 def open_run(options: argparse.Namespace) -> DebugDumpDir:
