@@ -103,7 +103,8 @@ class Finding:
         health: of that output.
         phase: forward, backward, optimizer, input or parameter.
         module: path of the module, None outside of any.
-        source: the innermost line of the user's program, None if unknown.
+        source: the innermost line of the user's program, None if unknown; for what came from outside the step, the
+            line that uses it first.
         source_text: that line.
         inputs: what the node was given.
         propagators: the tensors that went bad because of it, in the order they did.

@@ -439,7 +439,8 @@ def _finding(judged: _Judged, tensor: str) -> Finding:
     health = facts.health(tensor)
     assert health is not None
     inputs = judged.inputs_of(node, slot or 0)
-    source = node.source
+    # What came from outside the step has no line of its own, but one that uses it first.
+    source = node.source or next((user.source for user, _ in facts.consumers(tensor) if user.source), None)
     variable = facts.written_variable(tensor) if node.name.startswith("optimizer/") else None
     return Finding(
         run=facts.info.index,

@@ -90,7 +90,7 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         page.field("phase", _PHASES[finding.phase])
     if finding.source is not None:
         frame = finding.source
-        label = "line"
+        label = "line" if finding.node.source is not None else "used at"
         page.columns(
             label,
             [
