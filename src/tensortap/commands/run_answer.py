@@ -141,6 +141,7 @@ class Answerer:
             )
             self.say(f"nothing was seen of {self._program}: {why}")
             return
+        self._ends_blank = False  # the program may have printed something since
         report = self._report()
         if report.first_bad is not None and self._finding is None and self._voice.takes("answer"):
             self._answer(report)
