@@ -1,0 +1,199 @@
+"""One bad output and what it was made of: what the rules for causes look at."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensortap.analyze.facts import phase_of
+from tensortap.analyze.findings import Finding, InputHealth
+from tensortap.analyze.health import Health, number_text
+from tensortap.analyze.ops import group_size, is_over_lists, plain_name
+from tensortap.records import Node, split_tensor_name
+
+if TYPE_CHECKING:
+    from tensortap.analyze.facts import RunFacts
+
+__all__ = ["LARGEST", "VARIES", "Case", "element_text"]
+
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895e38,
+    "float32": 3.4028e38,
+    "float64": 1.7977e308,
+    "float8_e5m2": 57344.0,
+    "float8_e4m3fn": 448.0,
+    "complex64": 3.4028e38,
+    "complex128": 1.7977e308,
+}
+
+
+VARIES = "(varies)"
+"""Stands in a graph for an argument that differs from run to run."""
+
+
+class Case:
+    """One bad output and what it was made of, as rules see it.
+
+    Attributes:
+        op: plain name of the operation.
+        arguments: names of the tensors it was given that matter for this output, in the order of the call.
+        out: health of the output.
+        inputs: health and status of the inputs, each tensor once.
+    """
+
+    def __init__(self, finding: Finding, facts: RunFacts | None) -> None:
+        self.finding = finding
+        self.node = finding.node
+        self.op = plain_name(self.node.op_type)
+        self.out = finding.health
+        self.inputs = finding.inputs
+        self._facts = facts
+        self._by_name = {each.tensor: each for each in finding.inputs}
+        self.arguments = list(self.node.inputs)
+        if is_over_lists(self.node.op_type):
+            # One tensor of every list.
+            group = group_size(self.node)
+            self.arguments = self.arguments[finding.slot % group :: group]
+
+    @property
+    def loaded(self) -> list[tuple[str, Health]]:
+        """The inputs that are storages put under a tensor, as `torch.load` and workers of a data loader do it."""
+        types = {} if self._facts is None else self._facts.op_types
+        return [
+            (each.tensor, each.health)
+            for each in self.inputs
+            if each.health is not None
+            and plain_name(types.get(split_tensor_name(each.tensor)[0], "")) == "set"
+        ]
+
+    @property
+    def writers(self) -> list[tuple[Node, Health]]:
+        """What has written to the memory of the inputs through other names, and what it wrote."""
+        if self._facts is None:
+            return []
+        nodes = [self._facts.nodes.get(name) for name in self.node.control_inputs]
+        known = [(node, self._facts.health(node.tensor(0))) for node in nodes if node is not None]
+        return [(node, health) for node, health in known if health is not None]
+
+    @property
+    def forward_op(self) -> str:
+        """For a gradient, the operation it is the gradient of."""
+        if phase_of(self.node) != "backward":
+            return ""
+        if self.node.forward is not None:
+            label = self.node.forward.rpartition("/")[2]
+        else:
+            label = self.node.name.split("/")[-2] if "/" in self.node.name else ""
+        return plain_name(label.rstrip("0123456789").rstrip("_") if label[-1:].isdigit() else label)
+
+    @property
+    def forward_input(self) -> tuple[str, Health] | None:
+        """For a gradient, the input of the operation it is the gradient of, if its health is known."""
+        if self._facts is None or self.node.forward is None:
+            return None
+        forward = self._facts.nodes.get(self.node.forward)
+        if forward is None or not forward.inputs:
+            return None
+        health = self._facts.health_behind(forward.inputs[0])
+        return None if health is None else (forward.inputs[0], health)
+
+    def input(self, place: int) -> InputHealth | None:
+        """The input at one place of the call, None if there is none or it does not matter."""
+        return self._by_name.get(self.arguments[place]) if place < len(self.arguments) else None
+
+    def health(self, place: int) -> Health | None:
+        """Its health, None if unknown."""
+        found = self.input(place)
+        return None if found is None else found.health
+
+    def output(self, slot: int) -> Health | None:
+        """Health of another output of the same node, None if unknown."""
+        return None if self._facts is None else self._facts.health(self.node.tensor(slot))
+
+    @property
+    def given(self) -> list[Health]:
+        """Health of the inputs in their places, as far as known; one that is given twice counts twice."""
+        healths = [self.health(place) for place in range(len(self.arguments))]
+        return [each for each in healths if each is not None and each.finite]
+
+    def number(self, *names: str) -> float | None:
+        """An argument that is a number."""
+        for name in names:
+            value = self.node.attributes.get(name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return float(value)
+        return None
+
+    def varies(self, *names: str) -> bool:
+        """Whether an argument is a number that differs from run to run, so that only the last is known."""
+        return any(self.node.attributes.get(name) == VARIES for name in names)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number of the output's dtype."""
+        return LARGEST.get(self.dtype, math.inf)
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the output."""
+        if self.out.dtype:
+            return self.out.dtype
+        specs = self.node.outputs
+        return specs[self.finding.slot].dtype if self.finding.slot < len(specs) else ""
+
+    def value(self, place: int) -> npt.NDArray[Any] | None:
+        """The value of an input, if it was recorded."""
+        if self._facts is None or place >= len(self.arguments):
+            return None
+        value = self._facts.value(self.arguments[place])
+        return None if value is None else np.asarray(value)
+
+    def where(self) -> tuple[tuple[int, ...], Any] | None:
+        """The first bad element of the output and its value, if that was recorded."""
+        value = None if self._facts is None else self._facts.value(self.finding.tensor)
+        if value is None:
+            return None
+        try:
+            bad = ~np.isfinite(np.asarray(value))
+        except TypeError:
+            return None
+        if not bad.any():
+            return None
+        index = tuple(int(each) for each in np.unravel_index(int(bad.argmax()), bad.shape))
+        return index, value[index]
+
+    def at(self, place: int, index: tuple[int, ...]) -> Any | None:
+        """The element of an input that went into one element of the output, for elementwise operations."""
+        value, found = self.value(place), self.where()
+        if value is None or found is None or self.out.shape is None:
+            return None
+        try:
+            return np.broadcast_to(value, self.out.shape)[index]
+        except ValueError:
+            return None
+
+    def first_element(self) -> str | None:
+        """A sentence about the first bad element, for operations that work element by element."""
+        found = self.where()
+        if found is None:
+            return None
+        index, value = found
+        given = [(place, self.at(place, index)) for place in range(len(self.arguments))]
+        parts = [
+            f"{self.arguments[place]} is {element_text(each)}" for place, each in given if each is not None
+        ]
+        behind = f", where {' and '.join(parts)}" if parts else ""
+        return f"The first bad element is {list(index)}: {element_text(value)}{behind}."
+
+
+def element_text(value: Any) -> str:
+    """One element of a tensor, for a sentence."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return number_text(number) if math.isfinite(number) else str(number)
