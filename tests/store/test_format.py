@@ -148,3 +148,12 @@ def test_an_entry_has_a_size_limit():
     entry = Entry("n" * (1 << 20), 0, "Op", 0, "float32", (), True, False, 0, 0)
     with pytest.raises(ValueError, match="1 MiB"):
         fmt.encode_entry(entry)
+
+
+def test_a_block_under_the_marker_of_an_entry_is_damage():
+    """The two markers differ in one bit, which their checksums do not cover."""
+    good = Entry("fc/addmm", 0, "DebugNanCount", 17, "int64", (1,), True, True, -1, 8, bytes(8))
+    buffer = bytearray(blocks_of([good] * 3))
+    place = buffer.index(b"TTb\x01")
+    buffer[place : place + 4] = b"TTr\x01"
+    assert readable(bytes(buffer) + blocks_of([good])) == [good]

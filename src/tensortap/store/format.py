@@ -298,7 +298,9 @@ def _decode_entry(body: bytes) -> list[Entry] | None:
     after_name = names + name_len
     after_op = after_name + op_len
     after_dtype = after_op + dtype_len
-    if after_dtype > len(body):
+    # Exactly: a flipped bit can make one marker of the other, whose frames have the same checksum.
+    end = after_dtype + nbytes if flags & _INLINE else after_dtype
+    if end != len(body) or flags > IN_BLOCK:
         return None
     inline = body[after_dtype:] if flags & _INLINE else None
     entry = Entry(
