@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy.typing as npt
 from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
-from tensortap.analyze.ops import group_size, is_over_lists, plain_name
+from tensortap.analyze.operands import operand
+from tensortap.analyze.ops import VIEWS, group_size, is_over_lists, plain_name
 from tensortap.records import Node, split_tensor_name
 
 if TYPE_CHECKING:
@@ -80,6 +82,12 @@ class Case:
         return [(node, health) for node, health in known if health is not None]
 
     @property
+    def came_bad(self) -> bool:
+        """Whether an input was bad already when it was made."""
+        known = [] if self._facts is None else map(self._facts.health_behind, self.arguments)
+        return any(each is not None and each.is_bad for each in known)
+
+    @property
     def forward_op(self) -> str:
         """For a gradient, the operation it is the gradient of."""
         if phase_of(self.node) != "backward":
@@ -100,6 +108,37 @@ class Case:
             return None
         health = self._facts.health_behind(forward.inputs[0])
         return None if health is None else (forward.inputs[0], health)
+
+    @property
+    def first_user(self) -> str | None:
+        """What takes the output first, and on which line."""
+        if self._facts is None:
+            return None
+        for node, _ in self._facts.consumers(self.finding.tensor):
+            if plain_name(node.op_type) not in VIEWS:
+                frame = node.source
+                return (
+                    node.name
+                    if frame is None
+                    else f"{node.name} ({os.path.basename(frame.file)}:{frame.line})"
+                )
+        return None
+
+    def maker_of(self, tensor: str) -> str:
+        """Op type of the node that made a tensor, seen through views."""
+        for _ in range(100):
+            node = None if self._facts is None else self._facts.node_of(tensor)
+            if node is None:
+                return ""
+            if plain_name(node.op_type) not in VIEWS or not node.inputs:
+                return node.op_type
+            tensor = node.inputs[0]
+        return ""
+
+    def named(self, place: int) -> str:
+        """An input as the program's own line calls it, if that is plain to see, and its name in the graph."""
+        said = operand(self.finding.source_text, self.op, place)
+        return self.arguments[place] if said is None else f"`{said}` ({self.arguments[place]})"
 
     def input(self, place: int) -> InputHealth | None:
         """The input at one place of the call, None if there is none or it does not matter."""
@@ -165,6 +204,20 @@ class Case:
             return None
         index = tuple(int(each) for each in np.unravel_index(int(bad.argmax()), bad.shape))
         return index, value[index]
+
+    def only_sample(self) -> str | None:
+        """A sentence about the only sample of a batch that is bad, if there is only one, and there are several."""
+        value = None if self._facts is None else self._facts.value(self.finding.tensor)
+        if value is None or np.ndim(value) < 2 or len(value) < 2 or self.finding.phase != "forward":
+            return None
+        try:
+            bad = ~np.isfinite(np.asarray(value))
+        except TypeError:
+            return None
+        rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))
+        if len(rows) != 1:
+            return None
+        return f"Only row {int(rows[0])} of {len(bad)} is bad: along the first dimension, one sample of the batch."
 
     def at(self, place: int, index: tuple[int, ...]) -> Any | None:
         """The element of an input that went into one element of the output, for elementwise operations."""

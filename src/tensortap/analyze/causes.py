@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tensortap.analyze.case import Case
 from tensortap.analyze.findings import Cause
 from tensortap.analyze.health import Health, number_text
-from tensortap.analyze.ops import COMMUNICATION
+from tensortap.analyze.ops import COMMUNICATION, UNWRITTEN, plain_name
 
 __all__ = ["RULES", "Entry"]
 
@@ -33,6 +34,18 @@ def _count(number: float, of: float, what: str) -> str:
     if number == of:
         return f"all {int(of)} elements are {what}" if of > 1 else f"it is {what}"
     return f"{int(number)} of {int(of)} elements {'is' if number == 1 else 'are'} {what}"
+
+
+def _zeros(health: Health, name: str) -> str:
+    """Where the zeros of a divisor are.
+
+    >>> import numpy as np
+    >>> _zeros(Health.of_value(np.zeros(())[None]), "the divisor n"), _zeros(Health.of_value(np.eye(2)), "x")
+    ('the divisor n is zero', '2 of 4 elements are zero in x')
+    """
+    if health.elements == 1:
+        return f"{name} is zero"
+    return f"{_count(health.zero, health.elements, 'zero')} in {name}"
 
 
 # --- values that came bad ------------------------------------------------------------------------------
@@ -73,10 +86,21 @@ def _arrived(case: Case) -> Cause | None:
     return None
 
 
+def _never_written(case: Case) -> Cause | None:
+    user = case.first_user
+    used = "" if user is None else f" It is used first by {user}."
+    return Cause(
+        "uninitialised",
+        f"Memory that was never written: {case.op} returns it as it was found, here with {case.out.bad_counts}, and "
+        f"something takes it before all of it was filled.{used}",
+        advice="Fill all of it first, or make it with torch.zeros.",
+    )
+
+
 def _overwritten(case: Case) -> Cause | None:
     """Memory that an input shares was written to after the input was recorded: its own record is from before."""
     for writer, health in case.writers:
-        if health.is_bad and not any(each.is_bad for each in case.given):
+        if health.is_bad and not case.came_bad:
             line = f" ({writer.stack[-1].file}:{writer.stack[-1].line})" if writer.stack else ""
             return Cause(
                 "overwritten",
@@ -139,15 +163,14 @@ def _division(case: Case) -> Cause | None:
         return _infinite_factor(case)
     if bottom is None or not bottom.finite:
         return None
-    name = case.arguments[places[1]]
+    name = case.named(places[1])
     if bottom.zero and (case.out.nan or case.out.infinities):
         if case.finding.phase == "optimizer":
             return _small_epsilon(case, bottom)
         both = top is not None and top.zero and case.out.nan
         return Cause(
             "division-by-zero",
-            f"Division by zero{' (0/0)' if both else ''}: {_count(bottom.zero, bottom.elements, 'zero')} in the "
-            f"divisor {name}.",
+            f"Division by zero{' (0/0)' if both else ''}: {_zeros(bottom, 'the divisor ' + name)}.",
             advice="Add a small epsilon to the divisor, or divide only where it is not zero.",
         )
     if case.out.infinities:
@@ -200,14 +223,12 @@ def _infinite_factor(case: Case) -> Cause | None:
 
 
 def _small_epsilon(case: Case, bottom: Health) -> Cause:
-    low = case.dtype in ("float16", "bfloat16")
+    low = case.dtype == "float16"
     return Cause(
         "epsilon-too-small",
         f"The optimizer divides by zero: {_count(bottom.zero, bottom.elements, 'zero')} in {case.arguments[-1]}, the "
         "root of the squared gradients plus epsilon"
-        + (
-            f"; an epsilon below 6e-08 is zero in {case.dtype}." if low else ", so epsilon is 0 or too small."
-        ),
+        + ("; an epsilon below 6e-08 is zero in float16." if low else ", so epsilon is 0 or too small."),
         advice="Raise eps (1e-4 for float16), or keep the optimizer's state in float32.",
     )
 
@@ -287,6 +308,50 @@ def _domain(case: Case) -> Cause | None:
         kind, edges = ("the-edge", "0 and 1") if case.op == "logit" else ("one", "±1")
         return Cause(f"{case.op}-at-{kind}", f"{case.op} is infinite at {edges}, and its input reaches that.")
     return None
+
+
+def _gamma(case: Case) -> Cause | None:
+    given = case.health(0)
+    if given is None or given.is_bad or not given.zero + given.negative:
+        return None
+    which = [
+        _count(number, given.elements, what)
+        for number, what in ((given.zero, "zero"), (given.negative, "negative"))
+        if number
+    ]
+    return Cause(
+        f"{case.op}-at-a-pole",
+        f"{case.op} is infinite or not defined at zero and at the negative whole numbers: {' and '.join(which)} in its "
+        "input.",
+        advice="Keep the input positive: add a small number to counts and concentrations.",
+    )
+
+
+def _singular(case: Case) -> Cause | None:
+    if any(each.is_bad for each in case.given) or not case.given:
+        return None
+    what = {"cholesky": "factorised", "solve": "solved", "inv": "inverted"}
+    done = next((word for key, word in what.items() if key in case.op), "inverted")
+    return Cause(
+        "singular-matrix",
+        f"A singular matrix cannot be {done}: {case.arguments[0]} holds {case.given[0].spread}, and {case.op} does not "
+        "stop at it.",
+        advice="Add a small multiple of the identity, use torch.linalg.pinv or lstsq, or look at the info it returns.",
+    )
+
+
+def _equal_values(case: Case) -> Cause | None:
+    """Gradients of decompositions divide by the differences of singular or eigen values."""
+    names = {"svd": "singular values", "eigh": "eigenvalues", "eig": "eigenvalues", "symeig": "eigenvalues"}
+    forward = case.forward_op.removeprefix("linalg_")
+    if forward not in names or not case.out.is_bad:
+        return None
+    return Cause(
+        f"equal-{names[forward].replace(' ', '-')}",
+        f"The gradient of {case.forward_op} divides by the differences of its {names[forward]}, and some of them are "
+        "equal.",
+        advice="Avoid gradients through the vectors, or add noise so that the matrix has distinct values.",
+    )
 
 
 # --- gradients that do not exist -----------------------------------------------------------------------
@@ -403,10 +468,21 @@ def _product(case: Case) -> Cause | None:
         # A sum of products can be many times larger than one of them.
         if reach * 1e6 < case.largest:
             return None
-        return _overflow(
+        found = _overflow(
             case, {"mm": "a matrix product", "addmm": "a matrix product"}.get(case.op, f"{case.op}")
         )
+        return None if found is None else replace(found, proof=(*found.proof, _operands(case)))
     return None
+
+
+def _operands(case: Case) -> str:
+    """The factors of a product, and how large each is."""
+    known = [(name, case.health(place)) for place, name in enumerate(case.arguments)]
+    return " ".join(
+        f"{name} holds {health.spread}."
+        for name, health in known[-2:]
+        if health is not None and health.finite
+    )
 
 
 def _elementwise(case: Case) -> Cause | None:
@@ -515,10 +591,11 @@ def _loss(case: Case) -> Cause | None:
 
 def _mean(case: Case) -> Cause | None:
     given = case.health(0)
-    if case.out.nan and given is not None and not given.elements:
+    if case.out.nan and given is not None and (not given.elements or case.op == "segment_reduce"):
+        empty = f"{case.arguments[0]} is empty" if not given.elements else "a segment is empty"
         return Cause(
             "mean-of-nothing",
-            f"{case.op} over no elements is NaN: {case.arguments[0]} is empty.",
+            f"{case.op} over no elements is NaN: {empty}.",
             advice="Something before selects nothing, such as a mask without a True.",
         )
     if case.op in ("std", "var", "std_mean", "var_mean") and case.out.nan:
@@ -597,6 +674,13 @@ def _masked_elements(case: Case) -> Cause | None:
     for each in case.inputs:
         if each.status == "intended" and each.health is not None and case.out.infinities:
             count = _count(each.health.infinities, each.health.elements, "infinite")
+            if case.op == "sum" and plain_name(case.maker_of(each.tensor)) == "log_softmax":
+                return Cause(
+                    "smoothed-masked-class",
+                    f"Label smoothing takes every class into the loss, also those masked with −inf: {count} in "
+                    f"{each.tensor}.",
+                    advice="Mask with a large negative number instead of −inf, or smooth over the other classes only.",
+                )
             return Cause(
                 "masked-elements-used",
                 f"The {case.op} takes in elements that were masked with infinities: {count} in {each.tensor}.",
@@ -634,14 +718,22 @@ def _for(names: str, rule: Rule, *, elementwise: bool = False) -> Entry:
 
 RULES: Sequence[Entry] = (
     _for("", _arrived),
+    _for(" ".join(sorted(UNWRITTEN)), _never_written),
     _for("", _overwritten),
     _for("log log2 log10 log1p xlogy", _log, elementwise=True),
+    _for("div mul reciprocal pow masked_fill sub", _equal_values),
     _for("div mul reciprocal pow rsqrt masked_fill cdist_backward", _gradient_at_zero, elementwise=True),
     _for("div floor_divide reciprocal addcdiv remainder fmod", _division, elementwise=True),
     _for("fused_adam fused_adamw", _fused_optimizer, elementwise=True),
     _for("sqrt rsqrt", _sqrt, elementwise=True),
     _for("pow", _pow, elementwise=True),
     _for("acos asin acosh atanh erfinv logit", _domain, elementwise=True),
+    _for("lgamma digamma polygamma mvlgamma", _gamma, elementwise=True),
+    _for(
+        "linalg_inv_ex linalg_solve_ex linalg_lu_factor_ex linalg_lu_solve lu_solve linalg_solve_triangular "
+        "linalg_cholesky_ex cholesky cholesky_inverse cholesky_solve triangular_solve linalg_ldl_solve inverse",
+        _singular,
+    ),
     _for("exp exp2 expm1 sinh cosh", _exp, elementwise=True),
     _for("to_copy to copy type_as", _cast, elementwise=True),
     _for("softmax log_softmax", _softmax),
@@ -651,7 +743,7 @@ RULES: Sequence[Entry] = (
         _attention,
     ),
     _for("nll_loss_forward nll_loss2d_forward binary_cross_entropy kl_div gather", _loss),
-    _for("mean std var std_mean var_mean", _mean),
+    _for("mean nanmean std var std_mean var_mean segment_reduce nanmedian", _mean),
     _for("mm addmm convolution einsum bilinear convolution_backward", _product),
     _for("add sub rsub mul addcmul sum mean cumsum lerp prod", _elementwise, elementwise=True),
     _for("native_layer_norm native_batch_norm native_group_norm rms_norm fused_rms_norm", _norm_layer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.case import Case, element_text
@@ -40,12 +41,9 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
 
 
 def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:
-    sentence = case.first_element() if elementwise else _plain_element(case)
-    return (
-        cause
-        if sentence is None
-        else Cause(cause.kind, cause.sentence, (*cause.proof, sentence), cause.advice)
-    )
+    sentences = (case.first_element() if elementwise else _plain_element(case), case.only_sample())
+    known = tuple(each for each in sentences if each is not None)
+    return replace(cause, proof=(*cause.proof, *known))
 
 
 def _plain_element(case: Case) -> str | None:

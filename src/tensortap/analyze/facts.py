@@ -36,11 +36,15 @@ class RunFacts:
         healths: health of the recorded tensors, in the order they were made; or a function that works one out.
         times: microseconds since the epoch at which tensors were complete, as far as known.
         values: gives the value of a tensor if it was recorded, else None.
+        value_times: microseconds since the epoch at which the value that `values` gives was recorded.
         hashes: gives the recorded hash of a tensor, None if there is none.
         source_lines: gives the text of a source line if the file is known, else None.
         is_muted: healthy tensors were left out on purpose, so that what is missing was good.
         name: of the run directory.
         notices: what is unusual about the run, in sentences.
+
+    Attributes:
+        goes_on: whether the program is known to have gone on after this run.
 
     >>> log = Node("log", "aten::log", inputs=("x:0",))
     >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})
@@ -56,6 +60,7 @@ class RunFacts:
         *,
         times: Mapping[str, int] | None = None,
         values: Callable[[str], Any] = lambda tensor: None,
+        value_times: Mapping[str, int] | None = None,
         hashes: Callable[[str], Any] = lambda tensor: None,
         source_lines: Callable[[Frame], str | None] = lambda frame: None,
         is_muted: bool = False,
@@ -69,8 +74,10 @@ class RunFacts:
         self.source_line = source_lines
         self.is_muted = is_muted
         self.name = name
+        self.goes_on = False
         self.notices = list(notices)
         self.times = {} if times is None else times
+        self._value_times = {} if value_times is None else value_times
         self._healths = dict(healths)
         known = self._healths if times is None else times
         self.order = {tensor: place for place, tensor in enumerate(known)}
@@ -111,6 +118,28 @@ class RunFacts:
             part = part or name in PARTIAL_VIEWS
             tensor = node.inputs[0]
         return None, None
+
+    def health_given(self, tensor: str, node: Node) -> Health | None:
+        """Health of a tensor as a node found it, after what had been written to its memory through other names."""
+        found = self.health_behind(tensor)
+        if not node.control_inputs:
+            return found
+        kept = self.value_given(tensor, node)
+        if kept is not None:
+            return kept
+        for writer in node.control_inputs:
+            health = self.health(f"{writer}:0")
+            if found is not None and health is not None:
+                found = found.with_part(health)
+        return found
+
+    def value_given(self, tensor: str, node: Node) -> Health | None:
+        """The same, exactly: None unless the value was kept when the node had been executed."""
+        written = max((self.times.get(f"{writer}:0", 0) for writer in node.control_inputs), default=0)
+        if self._value_times.get(tensor, 0) <= written:
+            return None
+        value = self.value(tensor)
+        return None if value is None else Health.of_value(value)
 
     def is_bad(self, tensor: str) -> bool:
         """Whether a tensor is known to hold a NaN or an infinity."""
@@ -226,6 +255,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     healths: dict[str, Health | Callable[[], Health | None]] = {}
     times: dict[str, int] = {}
     values: dict[str, list[Callable[[], Any]]] = {}
+    value_times: dict[str, int] = {}
     hashes: dict[str, Callable[[], Any]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
     for stored in data:
@@ -238,6 +268,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
                 healths[tensor] = Health.of_pill(stored.inline)
         elif stored.debug_op == _VALUE:
             values.setdefault(tensor, []).append(stored.load)
+            value_times[tensor] = stored.timestamp
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
         elif stored.debug_op == _HASH:
             hashes[tensor] = stored.load
@@ -260,6 +291,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         healths,
         times=times,
         values=value,
+        value_times=value_times,
         hashes=hash_of,
         source_lines=_SourceLines(dump),
         is_muted=bool(dump.counts.get("muted")),

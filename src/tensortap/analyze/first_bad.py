@@ -13,10 +13,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from tensortap.analyze.case import VARIES
 from tensortap.analyze.explain import explain
 from tensortap.analyze.facts import RunFacts, module_of, phase_of
 from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
@@ -31,6 +34,7 @@ from tensortap.analyze.ops import (
     PARTIAL_VIEWS,
     SIGN_CHANGERS,
     SOURCES,
+    UNWRITTEN,
     VALUE_FREE,
     VIEWS,
     group_size,
@@ -50,6 +54,8 @@ MOST_FINDINGS = 20
 """Findings of one run that are looked into: once every weight is NaN, all of them are."""
 
 GOOD, BAD, INTENDED, PARTLY, UNKNOWN = "good", "bad", "intended", "partly", "unknown"
+LEFT = "left"
+"""A use: the value left the program's tensors as a number."""
 
 _FLOATS = re.compile(r"float|complex|unknown|bf16")
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
@@ -91,7 +97,14 @@ def search(
     producers = judged.producers()
     alarms = _locals_first(facts, [tensor for tensor in producers if tensor in reaching])
     harmless = [tensor for tensor in producers if tensor not in reaching]
-    findings = [_finding(judged, tensor) for tensor in alarms[:MOST_FINDINGS]]
+    consequences = (
+        [] if condition is not None else [each for each in alarms[1:] if judged.follows(each, alarms[0])]
+    )
+    alarms = [each for each in alarms if each not in consequences]
+    findings = [
+        _finding(judged, tensor, () if place else consequences)
+        for place, tensor in enumerate(alarms[:MOST_FINDINGS])
+    ]
     contained = [_finding(judged, tensor) for tensor in harmless[:MOST_FINDINGS]]
     notices = tuple(facts.notices)
     excused = [each for each in findings if judged.was_skipped and _is_overflow(explain(each, facts), each)]
@@ -101,6 +114,9 @@ def search(
         notices += (
             "Gradients overflowed and the gradient scaler skipped this step: that is how it finds its scale.",
         )
+    if judged.tested:
+        names = ", ".join(judged.tested[:3])
+        notices += (f"The program itself tested a value that was bad, and left it out: {names}.",)
     if explained:
         findings = [replace(each, cause=explain(each, facts)) for each in findings]
     info = facts.info
@@ -145,6 +161,8 @@ class _Judged:
         self.bad: list[str] = []
         self.intended_count = 0
         self.was_skipped = False
+        self._left: list[str] = []  # bad values that left as numbers, and were not used otherwise
+        self.tested: list[str] = []  # bad values that the program itself has tested, and left out
         self._made_of: dict[str, list[str]] = {}
         self._readers: dict[str, list[tuple[Node, int]]] | None = None
         self._made_into: dict[str, list[str]] = {}
@@ -154,6 +172,47 @@ class _Judged:
                 self.bad.append(tensor)
             elif verdict == INTENDED:
                 self.intended_count += 1
+        if condition is None:
+            self._accuse_memory_never_written()
+
+    def _accuse_memory_never_written(self) -> None:
+        """What `empty` returns holds anything, and is bad only if an operation takes it before it was written."""
+        found: dict[str, None] = {}
+        for tensor in self.bad:
+            node, slot = self.facts.node_of(tensor), split_tensor_name(tensor)[1] or 0
+            if node is None or is_in_place(node.op_type) or plain_name(node.op_type) in VIEWS:
+                continue
+            for place in self.relevant(node, slot):
+                memory = self._memory_behind(node.inputs[place])
+                if memory is not None and self._holds_garbage(memory, node, node.inputs[place]):
+                    found[memory] = None
+        for memory in found:
+            self.verdicts[memory] = BAD
+        if found:
+            order = self.facts.order
+            self.bad = sorted([*found, *self.bad], key=lambda tensor: order.get(tensor, 0))
+
+    def _memory_behind(self, tensor: str) -> str | None:
+        """The output of `empty` and the like that a tensor is, or shows."""
+        for _ in range(1000):
+            node = self.facts.node_of(tensor)
+            name = "" if node is None else plain_name(node.op_type)
+            if name in UNWRITTEN:
+                return tensor
+            if node is None or name not in VIEWS or not node.inputs:
+                return None
+            tensor = node.inputs[0]
+        return None
+
+    def _holds_garbage(self, memory: str, node: Node, given: str) -> bool:
+        found = self.facts.health(memory)
+        if found is None or not found.is_bad:
+            return False
+        if not node.control_inputs:
+            return True
+        # Part of it has been written. What is left is known if the value was kept for this node.
+        health = self.facts.value_given(given, node)
+        return health is not None and health.is_bad
 
     def _judge(self, tensor: str, exclude: re.Pattern[str] | None) -> str:
         health = self.facts.health(tensor)
@@ -185,13 +244,17 @@ class _Judged:
                 return False
             is_mask = not health.pos_inf and not health.negative and not health.positive
             return is_mask or (node.op_type == "Const" and health.elements == 1)
-        if phase_of(node) != "forward":
+        if phase_of(node) == "optimizer" and is_in_place(node.op_type):
+            return False
+        if phase_of(node) == "backward":
             return name in VIEWS and bool(node.inputs) and self.input_status(node, 0) == INTENDED
         inherited = [self.input_status(node, place) for place in range(len(node.inputs))]
         if BAD in inherited or PARTLY in inherited:
             return False
         if INTENDED not in inherited:
-            return name in MASK_MAKERS and _makes_infinity(node)
+            if name in MASK_MAKERS:
+                return _makes_infinity(node)
+            return not is_in_place(node.op_type) and _has_infinite_constant(node)
         if name in MASK_MAKERS or name in CASTS:
             return True
         given = [self.facts.health_behind(each) for each in node.inputs]
@@ -260,7 +323,8 @@ class _Judged:
         for place in self.relevant(node, slot):
             tensor = node.inputs[place]
             if tensor not in named:
-                health, whole = self.facts.behind(tensor)
+                _, whole = self.facts.behind(tensor)
+                health = self.facts.health_given(tensor, node)
                 named[tensor] = InputHealth(tensor, health, self.input_status(node, place), whole)
         return tuple(named.values())
 
@@ -317,6 +381,7 @@ class _Judged:
     def reaching(self) -> set[str]:
         """The bad tensors from which a bad value went on to something that matters."""
         pending = [tensor for tensor in self.bad if self._matters(tensor)]
+        pending += self._came_back(pending)
         self.was_skipped = bool(pending) and self._was_skipped(pending)
         reaching = set(pending)
         while pending:
@@ -326,17 +391,61 @@ class _Judged:
                     pending.append(tensor)
         return reaching
 
+    def _came_back(self, mattering: list[str]) -> list[str]:
+        """Bad values that left as numbers before a bad value was made with a number: a learning rate, most likely."""
+        nodes = [(self.facts.order[each], self.facts.node_of(each)) for each in mattering]
+        places = [place for place, node in nodes if node is not None and self._has_bad_number(node)]
+        last = max(places, default=-1)
+        return [each for each in self._left if each not in mattering and self.facts.order[each] < last]
+
+    @staticmethod
+    def _has_bad_number(node: Node) -> bool:
+        return any(map(_is_no_number, node.attributes.values()))
+
     def _matters(self, tensor: str) -> bool:
         node, slot = self.facts.node_of(tensor), split_tensor_name(tensor)[1] or 0
         if node is None or node.op_type == "AccumulateGrad":
             return True
-        if self.facts.written_variable(tensor) is not None:
+        if self.facts.written_variable(tensor) is not None or self.is_loss(tensor):
             return True
         uses = list(self._uses(tensor))
+        if LEFT in uses:
+            # An infinity that is only printed does no harm, nor does what a training step was not made of.
+            health = self.facts.health(tensor)
+            self._left.append(tensor)
+            return health is not None and bool(health.nan) and not self._trains
         if uses:
             return UNKNOWN in uses
+        if self._is_looked_at(tensor) and self._went_on_after(tensor):
+            self.tested.append(tensor)
+            return False
         # Statistics that an operation returns beside its result, and nobody used.
         return slot == 0 or self.verdicts.get(node.tensor(0)) == BAD
+
+    def is_loss(self, tensor: str) -> bool:
+        """Whether the backward pass began here: it is given a one, which only takes the shape of the loss."""
+        health = self.facts.health(tensor)
+        if health is None or health.elements != 1:
+            return False
+        return any(plain_name(node.op_type) == "ones_like" for node, _ in self.facts.consumers(tensor))
+
+    @functools.cached_property
+    def _trains(self) -> bool:
+        """Whether gradients were worked out in this run."""
+        return "AccumulateGrad" in self.facts.op_types.values()
+
+    def _is_looked_at(self, tensor: str) -> bool:
+        """Whether the program asked if a value is finite."""
+        return any(plain_name(node.op_type) in CHECKS for node, _ in self.facts.consumers(tensor))
+
+    def _went_on_after(self, tensor: str) -> bool:
+        """Whether training went on: what a program tests, and ends at, was no matter of course."""
+        return self.facts.goes_on or self.facts.order.get(tensor, 0) < self._last_update
+
+    @functools.cached_property
+    def _last_update(self) -> int:
+        order = self.facts.order
+        return max((order[each] for each in order if each.startswith("optimizer/")), default=-1)
 
     def _uses(self, tensor: str, depth: int = 0) -> Iterable[str]:
         """What came of every use of a tensor's values, seen through views that were not recorded."""
@@ -350,7 +459,7 @@ class _Judged:
             if not node.outputs:
                 # `item()`: the value has left the program, and what was done with it is not known.
                 if name == "local_scalar_dense":
-                    yield UNKNOWN
+                    yield LEFT
                 continue
             outputs = [node.tensor(slot) for slot in range(len(node.outputs))]
             if 1 < len(outputs) > place and is_over_lists(node.op_type):
@@ -386,22 +495,28 @@ class _Judged:
         return name in CHECKS
 
     def _was_skipped(self, mattering: list[str]) -> bool:
-        """Whether only gradients were bad, and a gradient scaler has kept them from the parameters."""
-        if not any(op_type.endswith(_UNSCALE) for op_type in self.facts.op_types.values()):
-            return False
+        """Whether only gradients were bad, and a scaler, or the program itself, has kept them from the parameters."""
         order = self.facts.order
         places = [order[each] for each in order if self._is_gradient(each)]
         if not places or any(order[tensor] < min(places) for tensor in mattering):
             return False
-        return all(self.facts.written_variable(tensor) is None for tensor in mattering)
+        if any(self.facts.written_variable(tensor) is not None for tensor in mattering):
+            return False
+        if any(op_type.endswith(_UNSCALE) for op_type in self.facts.op_types.values()):
+            return True
+        tested = [each for each in self.bad if order[each] >= min(places) and self._is_tested(each)]
+        return bool(tested) and all(map(self._went_on_after, tested))
+
+    def _is_tested(self, tensor: str) -> bool:
+        return self._is_looked_at(tensor) or LEFT in self._uses(tensor)
 
     def _is_gradient(self, tensor: str) -> bool:
         return self.facts.op_types.get(split_tensor_name(tensor)[0]) == "AccumulateGrad"
 
-    def spread(self, producer: str) -> tuple[str, ...]:
+    def spread(self, producer: str, consequences: Iterable[str] = ()) -> tuple[str, ...]:
         """The tensors that went bad because of one, in the order they did."""
         node = self.facts.node_of(producer)
-        pending = [producer]
+        pending = [producer, *consequences]
         if node is not None:
             pending += [t for t in map(node.tensor, range(len(node.outputs))) if self.verdicts.get(t) == BAD]
         reached = set(pending)
@@ -412,6 +527,22 @@ class _Judged:
                     reached.add(tensor)
                     pending.append(tensor)
         return tuple(tensor for tensor in self.bad if tensor in reached and tensor != producer)
+
+    def follows(self, tensor: str, first: str) -> bool:
+        """Whether a bad value may come of an earlier one by a way that the graph does not show."""
+        node = self.facts.node_of(tensor)
+        if node is None or self.facts.order.get(tensor, 0) < self.facts.order.get(first, 0):
+            return False
+        if COMMUNICATION.search(node.op_type):
+            return True
+        # A number that had left the program came back: `losses[i] = loss.item()`.
+        if self._has_bad_number(node):
+            return True
+        forward = None if node.forward is None else self.facts.nodes.get(node.forward)
+        if forward is None:
+            return False
+        around = [*forward.inputs, *(forward.tensor(slot) for slot in range(len(forward.outputs)))]
+        return any(self._status(each, 0) in (BAD, PARTLY) for each in around)
 
     def _bad_outputs(self) -> dict[str, list[str]]:
         """The bad tensors that were made of each bad tensor."""
@@ -424,16 +555,21 @@ class _Judged:
 
 def _makes_infinity(node: Node) -> bool:
     """Whether one of the constants a node was given is infinite; True if they are not known."""
-    numbers = [each for each in node.attributes.values() if isinstance(each, float)]
     constants = [key for key in ("value", "fill_value", "s") if key in node.attributes]
-    return any(abs(each) == float("inf") for each in numbers) or any(
-        isinstance(node.attributes[key], str) for key in constants
-    )
+    return _has_infinite_constant(node) or any(isinstance(node.attributes[key], str) for key in constants)
 
 
-def _finding(judged: _Judged, tensor: str) -> Finding:
+def _has_infinite_constant(node: Node) -> bool:
+    return any(isinstance(each, float) and math.isinf(each) for each in node.attributes.values())
+
+
+def _is_no_number(attribute: object) -> bool:
+    return attribute == VARIES or (isinstance(attribute, float) and not math.isfinite(attribute))
+
+
+def _finding(judged: _Judged, tensor: str, consequences: Iterable[str] = ()) -> Finding:
     facts = judged.facts
-    spread = judged.spread(tensor)
+    spread = judged.spread(tensor, consequences)
     name, slot = split_tensor_name(tensor)
     node = facts.node_of(tensor) or Node(name, "?")
     health = facts.health(tensor)
@@ -457,7 +593,7 @@ def _finding(judged: _Judged, tensor: str) -> Finding:
         source_text=None if source is None else facts.source_line(source),
         inputs=inputs,
         propagators=spread,
-        reached=_reached(facts, tensor, spread),
+        reached=_reached(judged, (tensor, *spread)),
         is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
     )
 
@@ -467,24 +603,28 @@ def _is_certain(given: InputHealth) -> bool:
     return given.status not in (UNKNOWN, PARTLY) and (given.health is None or not given.health.is_count)
 
 
-def _reached(facts: RunFacts, tensor: str, spread: tuple[str, ...]) -> tuple[str, ...]:
+def _reached(judged: _Judged, everything: tuple[str, ...]) -> tuple[str, ...]:
     """What of importance went bad, in words."""
-    everything = (tensor, *spread)
+    facts = judged.facts
     said = []
     for each in everything:
-        if any(plain_name(node.op_type) == "ones_like" for node, _ in facts.consumers(each)):
-            health = facts.health(each)
-            if health is not None and health.elements == 1:
-                said.append(f"the loss ({each})")
-                break
-    gradients = [
-        each for each in everything if facts.op_types.get(split_tensor_name(each)[0]) == "AccumulateGrad"
-    ]
+        if judged.is_loss(each):
+            said.append(f"the loss ({each})")
+            break
+    complete = {_leaf_of(facts, name) for name, kind in facts.op_types.items() if kind == "AccumulateGrad"}
+    gradients = {_leaf_of(facts, split_tensor_name(each)[0]) for each in everything} & complete
     if gradients:
-        total = list(facts.op_types.values()).count("AccumulateGrad")
-        said.append(f"{len(gradients)} of {total} gradients")
+        said.append(f"{len(gradients)} of {len(complete)} gradients")
     written = {facts.written_variable(each) for each in everything} - {None}
-    parameters = {each for each in written if each is not None and not each.startswith("optimizer/")}
-    if parameters:
-        said.append(f"{len(parameters)} parameter{'s' if len(parameters) > 1 else ''}")
+    state = {each for each in written if each is not None and not each.startswith("optimizer/")}
+    parameters = {each for each in state if f"gradients/{each}" in complete}
+    for kind, names in (("parameter", parameters), ("buffer", state - parameters)):
+        if names:
+            said.append(f"{len(names)} {kind}{'s' if len(names) > 1 else ''}")
     return tuple(said)
+
+
+def _leaf_of(facts: RunFacts, gradient: str) -> str:
+    """The name of a gradient without the number it has when gradients of several batches are added up."""
+    base, _, number = gradient.rpartition("_")
+    return base if number.isdecimal() and facts.op_types.get(base) == "AccumulateGrad" else gradient

@@ -1,11 +1,17 @@
-"""Whether numbers had been growing over the runs before they became too large."""
+"""Whether numbers had been growing over the runs before they became too large, or jumped in one.
+
+Growth is a trend: a tensor that became larger several runs in a row. Where nearly all of it happened in one run, it was
+one update, if a parameter has jumped, or one batch, if none has.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tensortap.analyze.facts import facts_of_dump
 from tensortap.analyze.findings import Finding
 from tensortap.analyze.health import number_text
 from tensortap.analyze.ops import SOURCES
@@ -21,6 +27,9 @@ ENOUGH_RUNS = 3
 ENOUGH_FACTOR = 100.0
 """Less than this is what healthy training does to a tensor now and then."""
 
+STEADY_FACTOR = 10.0
+"""What has not grown by more than this before has not been growing."""
+
 _CAUSES = (
     "overflow",
     "exp-overflow",
@@ -32,45 +41,137 @@ _CAUSES = (
 
 
 class Growth(NamedTuple):
-    """A tensor that has grown, run after run."""
+    """A tensor that has grown, run after run, or jumped in one."""
 
     tensor: str
     sentence: str
     advice: str
 
 
+class _Series(NamedTuple):
+    """The largest magnitude of a tensor in each run in which it was recorded."""
+
+    tensor: str
+    is_parameter: bool
+    runs: Any
+    sizes: Any
+
+    @property
+    def factor(self) -> float:
+        return float(self.sizes[-1] / self.sizes[0])
+
+    @property
+    def steps(self) -> Any:
+        """By which power of e it grew from run to run."""
+        return np.diff(np.log(self.sizes))
+
+    @property
+    def has_jumped(self) -> bool:
+        """Whether it grew in the last run, by much, and not before."""
+        steps = self.steps
+        return bool(steps[-1] >= math.log(ENOUGH_FACTOR) and steps[:-1].sum() < math.log(STEADY_FACTOR))
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it became larger several times, and much larger in all."""
+        steps = self.steps
+        return bool(
+            len(self.sizes) >= ENOUGH_RUNS
+            and self.factor >= ENOUGH_FACTOR
+            and not self.has_jumped
+            and np.count_nonzero(steps > math.log(1.5)) >= 2
+            and self.sizes[-1] >= self.sizes.max() / 10
+        )
+
+
 def growth_of(session: SessionDir, finding: Finding, facts: RunFacts | None = None) -> Growth | None:
-    """What has been growing before a finding that has to do with numbers too large; None if nothing has."""
+    """What earlier runs say about a finding that has to do with numbers too large; None if nothing."""
     if finding.cause.kind not in _CAUSES:
         return None
-    best: tuple[float, str, Any] | None = None
-    for tensor in _candidates(finding, facts):
-        try:
-            history = session.history(tensor)
-        except (OSError, ValueError):
-            continue
-        history = history[(history["task"] == finding.rank) & (history["run"] <= finding.run)]
-        sizes = np.maximum(np.abs(history["min"]), np.abs(history["max"]))
-        known = np.isfinite(sizes) & (sizes > 0)
-        runs, sizes = history["run"][known], sizes[known]
-        if len(sizes) < ENOUGH_RUNS or sizes[-1] < ENOUGH_FACTOR * sizes[0] or sizes[-1] < sizes.max() / 10:
-            continue
-        factor = float(sizes[-1] / sizes[0])
-        if best is None or factor > best[0]:
-            best = (factor, tensor, (runs, sizes))
-    if best is None:
+    known = [_series(session, finding, tensor, facts) for tensor in _candidates(finding, facts)]
+    series = [each for each in known if each is not None]
+    grown = max((each for each in series if each.has_grown), key=lambda each: each.factor, default=None)
+    if grown is not None:
+        return _trend(grown, facts)
+    jumped = [each for each in series if each.has_jumped]
+    updated = max(
+        (each for each in jumped if each.is_parameter), key=lambda each: each.steps[-1], default=None
+    )
+    if updated is not None:
+        return _one_update(session, updated, facts)
+    parameters = [each for each in series if each.is_parameter]
+    if jumped and parameters and jumped[0].runs[-1] == finding.run:
+        return _one_batch(jumped[0])
+    return None
+
+
+def _series(session: SessionDir, finding: Finding, tensor: str, facts: RunFacts | None) -> _Series | None:
+    try:
+        history = session.history(tensor)
+    except (OSError, ValueError):
         return None
-    factor, tensor, (runs, sizes) = best
-    per_run = factor ** (1 / max(int(runs[-1] - runs[0]), 1))
-    rate = None if facts is None else learning_rate(facts)
-    said = "" if rate is None else f" (it is {number_text(rate)})"
+    history = history[(history["task"] == finding.rank) & (history["run"] <= finding.run)]
+    sizes = np.maximum(np.abs(history["min"]), np.abs(history["max"]))
+    known = np.isfinite(sizes) & (sizes > 0)
+    if np.count_nonzero(known) < 2:
+        return None
+    node = None if facts is None else facts.node_of(tensor)
+    is_parameter = node is not None and node.op_type.startswith("Var")
+    return _Series(tensor, is_parameter, history["run"][known], sizes[known])
+
+
+def _trend(series: _Series, facts: RunFacts | None) -> Growth:
+    runs, sizes = series.runs, series.sizes
+    per_run = series.factor ** (1 / max(int(runs[-1] - runs[0]), 1))
     return Growth(
-        tensor,
-        f"It had been growing: {tensor} went from {number_text(float(sizes[0]))} in run {int(runs[0])} to "
+        series.tensor,
+        f"It had been growing: {series.tensor} went from {number_text(float(sizes[0]))} in run {int(runs[0])} to "
         f"{number_text(float(sizes[-1]))} in run {int(runs[-1])}, about ×{number_text(round(per_run, 1))} per run, as "
         "happens when updates are too large.",
-        f"Lower the learning rate{said}, warm it up, or clip the gradients.",
+        f"Lower the learning rate{_rate_text(facts)}, warm it up, or clip the gradients.",
     )
+
+
+def _one_update(session: SessionDir, series: _Series, facts: RunFacts | None) -> Growth:
+    before, after = (number_text(float(each)) for each in series.sizes[-2:])
+    name = series.tensor.rpartition(":")[0]
+    run = int(series.runs[-2])
+    gradient = _gradient_text(session, run, name)
+    return Growth(
+        series.tensor,
+        f"It was one update: {name} reached {before} when run {run} began, and {after} after it{gradient}.",
+        f"Lower the learning rate{_rate_text(facts)}, warm it up, or clip the gradients.",
+    )
+
+
+def _gradient_text(session: SessionDir, run: int, parameter: str) -> str:
+    """How large the gradient of a parameter was in one run, if that was recorded."""
+    for reference in session.runs:
+        if reference.index != run:
+            continue
+        try:
+            health = facts_of_dump(reference.open(validate=False)).health(f"gradients/{parameter}:0")
+        except (OSError, ValueError):
+            continue
+        if health is not None and health.finite and not health.is_bad:
+            norm = math.sqrt(health.elements * (health.variance + health.mean**2))
+            return f"; the norm of its gradient was {number_text(norm)}"
+    return ""
+
+
+def _one_batch(series: _Series) -> Growth:
+    before, after = (number_text(float(each)) for each in series.sizes[-2:])
+    return Growth(
+        series.tensor,
+        f"Nothing had been growing: {series.tensor} reached {before} in run {int(series.runs[-2])}, and {after} in "
+        "this one, while the parameters stayed what they were. It is this batch.",
+        "Look at the data of this batch.",
+    )
+
+
+def _rate_text(facts: RunFacts | None) -> str:
+    rate = None if facts is None else learning_rate(facts)
+    return "" if rate is None else f" (it is {number_text(rate)})"
 
 
 def _candidates(finding: Finding, facts: RunFacts | None) -> list[str]:
@@ -92,7 +193,7 @@ def _candidates(finding: Finding, facts: RunFacts | None) -> list[str]:
                 found.append(tensor)
         else:
             pending += node.inputs
-    return found[:8] + names
+    return [*found[:8], *names]
 
 
 def learning_rate(facts: RunFacts) -> float | None:

@@ -99,6 +99,20 @@ class Health(NamedTuple):
         number = _DTYPE_NUMBERS.get(str(value.dtype), 0)
         return cls(1, found.elements, *counts, *statistics, number, value.ndim, value.shape)
 
+    def with_part(self, part: Health) -> Health:
+        """After part of the tensor was overwritten; how many elements of each kind are left is an upper bound.
+
+        >>> row = Health.of_value(np.array([-1.0]))
+        >>> Health.of_value(np.array([1.0, 2.0])).with_part(row).min
+        -1.0
+        """
+        counts = {
+            name: min(getattr(self, name) + getattr(part, name), self.elements) for name in self._fields[2:8]
+        }
+        if part.finite:
+            counts |= {"min": min(self.min, part.min), "max": max(self.max, part.max)}
+        return self._replace(**counts)
+
     @property
     def is_count(self) -> bool:
         """Whether only the number of NaNs is known."""

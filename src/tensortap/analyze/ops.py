@@ -17,6 +17,7 @@ __all__ = [
     "PARTIAL_VIEWS",
     "SIGN_CHANGERS",
     "SOURCES",
+    "UNWRITTEN",
     "VALUE_FREE",
     "VIEWS",
     "WHOLE_VIEWS",
@@ -139,6 +140,9 @@ GARBAGE = _names(
     """
 )
 """Operations whose output is memory as it was found: what it holds means nothing."""
+
+UNWRITTEN = GARBAGE - _names("set resize resize_as")
+"""Those of them that made the memory."""
 
 VALUE_FREE = GARBAGE | _names(
     """

@@ -28,6 +28,7 @@ def search_session(
     exclude: str | None = None,
     condition: Condition | None = None,
     task: int | None = None,
+    goes_on: bool = False,
     progress: Progress = lambda items, total: items,
 ) -> Report:
     """The first bad value of a session.
@@ -40,6 +41,7 @@ def search_session(
         exclude: regular expression; nodes in whose name it is found are never bad.
         condition: replaces "holds NaN or infinities".
         task: only look at what this rank wrote.
+        goes_on: the program is still running, so that nothing ended with the last run.
         progress: wraps the runs that are looked at.
     """
     suspects = session.suspects() if condition is None else {run.name for run in session.runs}
@@ -56,6 +58,7 @@ def search_session(
             break
         try:
             facts = _facts_of_run(run, runs)
+            facts.goes_on = facts.goes_on or goes_on
         except (OSError, ValueError) as error:
             notices.append(f"The run {run.name} cannot be read: {error}")
             continue
@@ -103,6 +106,7 @@ def search_run(
     """The first bad value of one run; what came bad is traced to the run before, if there is a session."""
     facts = facts_of_dump(dump)
     if session is not None:
+        facts.goes_on = any(other.index > facts.info.index for other in session.runs)
         _lend_graph(facts, session.runs)
     report = search(facts, exclude=exclude, condition=condition)
     first = report.first_bad
@@ -127,6 +131,7 @@ def search_run(
 
 def _facts_of_run(run: RunRef, runs: Sequence[RunRef]) -> RunFacts:
     facts = facts_of_dump(run.open(validate=False))
+    facts.goes_on = any(other.index > run.index for other in runs)
     _lend_graph(facts, runs)
     return facts
 

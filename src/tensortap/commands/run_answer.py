@@ -90,7 +90,7 @@ class Answerer:
         """Whether something is really bad in a session to which this run has been added; if so, say what."""
         if self._voice.launch is not None:
             time.sleep(RANKS_SECS)
-        report = self._report()
+        report = self._report(goes_on=True)
         if report.first_bad is None:
             return False
         self._finding = report.first_bad
@@ -125,11 +125,13 @@ class Answerer:
 
     # ---
 
-    def _report(self) -> Report:
+    def _report(self, goes_on: bool = False) -> Report:
         from tensortap.analyze.session import search_session
         from tensortap.reader import SessionDir
 
-        return search_session(SessionDir(self._root), exclude=self._exclude, condition=self._condition)
+        return search_session(
+            SessionDir(self._root), exclude=self._exclude, condition=self._condition, goes_on=goes_on
+        )
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
