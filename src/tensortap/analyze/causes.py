@@ -165,7 +165,7 @@ def _division(case: Case) -> Cause | None:
         return None
     name = case.named(places[1])
     if bottom.zero and (case.out.nan or case.out.infinities):
-        if case.finding.phase == "optimizer":
+        if case.finding.phase == "optimizer" and (case.op == "addcdiv" or _is_root(case, places[1])):
             return _small_epsilon(case, bottom)
         both = top is not None and top.zero and case.out.nan
         return Cause(
@@ -220,6 +220,11 @@ def _infinite_factor(case: Case) -> Cause | None:
         f"The number that {case.op} was given must be infinite, NaN or far too large: the tensors reach only {reach}.",
         advice="Look at how this number is worked out: it is no tensor, so it was not recorded.",
     )
+
+
+def _is_root(case: Case, place: int) -> bool:
+    """Whether an input is a root, or a root and a little more."""
+    return plain_name(case.maker_of(case.arguments[place])) in ("sqrt", "add")
 
 
 def _small_epsilon(case: Case, bottom: Health) -> Cause:

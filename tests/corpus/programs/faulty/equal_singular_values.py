@@ -1,6 +1,6 @@
 """The gradient of a decomposition whose singular values are equal.
 
-answer: gradients/_linalg_svd/div | aten::div | backward | step 0 | module None | equal-singular-values
+answer: gradients/linalg_svd/div | aten::div | backward | step 0 | module None | equal-singular-values
 """
 
 import torch

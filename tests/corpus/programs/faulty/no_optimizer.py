@@ -1,6 +1,7 @@
 """Updates by hand, no optimizer: the third one divides by zero.
 
 answer: div | aten::div | forward | run 2 | module None | division-by-zero
+says: the divisor `scale`
 """
 
 import torch

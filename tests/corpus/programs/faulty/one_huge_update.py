@@ -1,6 +1,8 @@
 """Evaluations, then one update with a huge learning rate: everything is bad one step later.
 
-answer: mean | aten::mean | forward | step 1 | module None | one-update
+answer: mse_loss | aten::mse_loss | forward | step 1 | module None | overflow
+says: It was one update
+says: the norm of its gradient
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Sharpness-aware training: the second pass of a step divides by the norm of gradients that are all zero.
 
-answer: optimizer/SAM/div | aten::div | optimizer | step 1 | module None | division-by-zero
+answer: optimizer/SAM/reciprocal | aten::reciprocal | optimizer | step 1 | module None | division-by-zero
 """
 
 import torch

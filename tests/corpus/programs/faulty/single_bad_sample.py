@@ -1,6 +1,8 @@
 """One corrupt sample of a batch makes a sum overflow; nothing had been growing.
 
-answer: model/square | aten::pow | forward | step 5 | module model | single-sample
+answer: model/pow | aten::pow | forward | step 5 | module model | overflow
+says: Only row 3 of 8
+says: Nothing had been growing
 """
 
 import torch
