@@ -28,6 +28,7 @@ class Counts:
         written_bytes: size of their values.
         muted: records that their debug op chose not to make.
         failed: debug ops that failed on a tensor.
+        unrecorded: operations of which no record was made, because the run was too long.
         dropped: records given up, by reason.
 
     >>> counts = Counts()
@@ -41,6 +42,7 @@ class Counts:
         self.written_bytes = 0
         self.muted = 0
         self.failed = 0
+        self.unrecorded = 0
         self.dropped: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -70,6 +72,7 @@ class Counts:
                 "written_bytes": self.written_bytes,
                 "muted": self.muted,
                 "failed": self.failed,
+                **({"unrecorded": self.unrecorded} if self.unrecorded else {}),
                 "dropped": sum(self.dropped.values()),
                 **{f"dropped: {reason}": number for reason, number in self.dropped.items()},
             }
@@ -88,6 +91,7 @@ class RunEnd:
         muted: records that debug ops chose not to make.
         failed: debug ops that failed on a tensor.
         gated: watch keys of the gated watches on these nodes, for sinks that have gates.
+        unrecorded: operations that were only counted, because there were too many.
 
     >>> RunEnd(error="out of memory").nodes
     ()
@@ -98,6 +102,7 @@ class RunEnd:
     muted: int = 0
     failed: int = 0
     gated: Sequence[str] = ()
+    unrecorded: int = 0
 
 
 @runtime_checkable

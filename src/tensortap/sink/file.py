@@ -151,6 +151,7 @@ class FileSink:
             self._finished = True
             self._send()
         self.counts.muted, self.counts.failed = end.muted, end.failed
+        self.counts.unrecorded = end.unrecorded
         self._queue.submit(lambda: self._complete(end))
 
     def discard(self) -> None:

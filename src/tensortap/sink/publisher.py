@@ -193,12 +193,13 @@ class Publisher:
             error,
         )
 
-    def finish(self, nodes: Sequence[Node], error: str | None) -> None:
+    def finish(self, nodes: Sequence[Node], error: str | None, unrecorded: int = 0) -> None:
         """Tell the sinks that the run is over, and the user about watches that matched nothing.
 
         Args:
             nodes: what the run executed, in order.
             error: text of the error that ended it, None if it completed.
+            unrecorded: how many operations were only counted, because there were too many.
         """
         if self._finished:
             return
@@ -211,6 +212,7 @@ class Publisher:
                 self._muted[position],
                 self._failed[position],
                 self._gated(executed, position),
+                unrecorded,
             )
             try:
                 sink.finish(end)

@@ -10,6 +10,7 @@ import hashlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tensortap.records import Node
 from tensortap.store.format import DumpFormatError
@@ -37,6 +38,7 @@ class ContentStore:
         self._lock = threading.Lock()
         self._known: set[tuple[str, str]] = set()
         self._last_graph: dict[str, tuple[list[Node], str]] = {}
+        self._encoders: dict[str, Any] = {}
         self._source_digests: dict[tuple[str, int, int], str] = {}
 
     def put(self, folder: str, content: bytes) -> str:
@@ -70,7 +72,7 @@ class ContentStore:
         return {device: self._put_graph(device, nodes) for device, nodes in nodes_by_device.items()}
 
     def _put_graph(self, device: str, nodes: Sequence[Node]) -> str:
-        from tensortap.wire.graph_def import nodes_to_proto
+        from tensortap.wire.graph_def import GraphEncoder
 
         # Most runs of a session execute the same nodes; comparing them is far cheaper than encoding them.
         listed = list(nodes)
@@ -78,8 +80,8 @@ class ContentStore:
             last = self._last_graph.get(device)
         if last is not None and last[0] == listed:
             return last[1]
-        digest = self.put("graphs", nodes_to_proto(listed).SerializeToString(deterministic=True))
         with self._lock:
+            digest = self.put("graphs", self._encoders.setdefault(device, GraphEncoder()).encoded(listed))
             self._last_graph[device] = (listed, digest)
         return digest
 

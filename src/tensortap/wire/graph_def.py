@@ -10,7 +10,7 @@ from tensortap.records import Node
 if TYPE_CHECKING:
     from tensortap.engines.graph import Graph
 
-__all__ = ["DTYPE_NUMBERS", "graph_to_proto", "nodes_to_proto"]
+__all__ = ["DTYPE_NUMBERS", "GraphEncoder", "graph_to_proto", "nodes_to_proto"]
 
 # The numbers of the DataType enum in the field's messages.
 DTYPE_NUMBERS = {
@@ -52,6 +52,37 @@ def nodes_to_proto(nodes: Iterable[Node]) -> Any:
             seen.add(node.name)
             _write_node(node, message.node.add())
     return message
+
+
+class GraphEncoder:
+    """Encodes graphs of which most nodes were in the one before: only what is new is encoded.
+
+    >>> node = Node("x", "Placeholder")
+    >>> GraphEncoder().encoded([node]) == nodes_to_proto([node]).SerializeToString(deterministic=True)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Node, bytes]] = {}
+
+    def encoded(self, nodes: Iterable[Node]) -> bytes:
+        """The bytes of the GraphDef that `nodes_to_proto` makes."""
+        from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
+
+        known, self._known = self._known, {}
+        for node in nodes:
+            if node.name in self._known:
+                continue
+            piece = known.get(node.name)
+            if piece is None or piece[0] is not node:
+                # A message is the sequence of its fields, so a graph of one node is a piece of any graph.
+                message = GraphDef()
+                _write_node(node, message.node.add())
+                piece = (node, message.SerializeToString(deterministic=True))
+            self._known[node.name] = piece
+        end = GraphDef()
+        end.versions.producer = 1
+        return b"".join([*(piece for _, piece in self._known.values()), end.SerializeToString()])
 
 
 def _write_node(node: Node, message: Any) -> None:

@@ -113,8 +113,6 @@ class ScriptWatch:
 
     Attributes:
         hooks: to be called around every run; others may be added before the first.
-        records: how many records the run that has begun last has made so far.
-        on_records: called, in any thread, when records come in.
         seen: counts.
         root: the session directory, claimed for this process.
     """
@@ -131,8 +129,6 @@ class ScriptWatch:
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
         self._settled = 0
-        self.on_records: Callable[[], None] = lambda: None
-        self.records = 0
         self._pid = os.getpid()
 
     @property
@@ -244,7 +240,6 @@ class _ListeningSink(RetainedSink):
         self._is_suspected = False
         self._records = 0
         self._tensors = 0
-        watch.records = 0
         if keep:
             self._fired = True
             self._to_file()
@@ -256,14 +251,14 @@ class _ListeningSink(RetainedSink):
 
     def write(self, record: Record) -> None:
         """Take one record, and listen to it."""
-        self._count(1)
+        self._records += 1
         self._listen(self._alarm.rings_for(record))
         super().write(record)
 
     def write_batch(self, batch: RecordBatch) -> None:
         """Take a batch, and listen to it."""
         self._tensors = len(batch.table) // len(self._watch.options.watch.debug_ops)
-        self._count(len(batch))
+        self._records += len(batch)
         self._listen(self._alarm.rings(batch))
         super().write_batch(batch)
 
@@ -284,11 +279,6 @@ class _ListeningSink(RetainedSink):
             # In the queue behind everything that was written: the directory is complete then.
             file = self._file
             shared_queue().submit(lambda: self._watch.suspect(file.run_dir))
-
-    def _count(self, records: int) -> None:
-        self._records += records
-        self._watch.records = self._records
-        self._watch.on_records()
 
     def _listen(self, is_news: bool) -> None:
         if is_news and not self._is_suspected:

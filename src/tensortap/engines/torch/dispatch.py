@@ -101,6 +101,8 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op = op_of(func)
         if op.transparent or generation() != self._generation:
             return func(*args, **kwargs)
+        if self._recorder.leaves_out():
+            return func(*args, **kwargs)
         try:
             call = self._recorder.before(op, args, kwargs)
         except TensortapError:  # what the run was asked for cannot be: the caller must know

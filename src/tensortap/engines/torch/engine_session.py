@@ -22,6 +22,7 @@ from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.profiling import has_compiled_modules, step_recorded
 from tensortap.engines.torch.program import Program, variable_node
@@ -62,6 +63,8 @@ class EngineSession:
         self._bad_shown: dict[str, int] = {}
         self._nothing_compiled = False  # until a run has shown it
         self._watched_runs = 0
+        self.limits: Limits | None = None
+        """Beyond which runs are not recorded that are only watched; None for none."""
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
         self.result_keys: tuple[str, ...] | None = None
@@ -166,7 +169,10 @@ class EngineSession:
                     deadline=RunPlan.until(options.timeout_in_ms),
                     stays_compiled=self._stays_compiled(request, options, watching),
                     traced=options.trace_level > TraceLevel.NO_TRACE,
+                    limits=self.limits,
                 )
+                if self.limits is not None:
+                    self.limits.reached = False
                 seen = NOT_OBSERVED
                 error: str | None = "interrupted"
                 try:
@@ -183,7 +189,7 @@ class EngineSession:
                 finally:
                     if watching is not None:
                         try:
-                            watching.finish(self._graph.settled(seen.nodes), error)
+                            watching.finish(self._graph.settled(seen.nodes), error, seen.unrecorded)
                         except Exception:  # ours, and no reason to lose the user's step
                             seen.fault("finishing the watches of a run")
                 self._after_observing(plan, seen)

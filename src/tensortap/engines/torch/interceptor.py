@@ -18,6 +18,7 @@ import torch
 
 from tensortap.engines.graph import Graph
 from tensortap.engines.options import Tap
+from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.records import Node
@@ -45,6 +46,7 @@ class RunPlan:
         stays_compiled: compiled functions are not executed eagerly, but compiled with taps, whose summaries are
             all that the run wants of them.
         traced: PyTorch's profiler records the run; note what it takes to find the nodes in its record.
+        limits: beyond which the run is not recorded; None for a run that is recorded whole.
     """
 
     captures: frozenset[str] = frozenset()
@@ -55,6 +57,7 @@ class RunPlan:
     deadline: float | None = None
     stays_compiled: bool = False
     traced: bool = False
+    limits: Limits | None = None
 
     @property
     def all_taps(self) -> tuple[Tap, ...]:
@@ -82,6 +85,7 @@ class Observation:
         executions: of a traced run, what the native interceptor noted of each output: five numbers of 64 bits, the
             node's place in `nodes`, thread, number of the call on that thread, slot, address of the memory.
         profile: of a traced run, what was measured; None if it could not be.
+        unrecorded: how many ops were only counted, because the run went over its limits.
         faults: how many times observing itself failed; the program went on unharmed.
     """
 
@@ -94,6 +98,7 @@ class Observation:
     stayed_compiled: bool = False
     executions: bytearray = field(default_factory=bytearray)
     profile: StepProfile | None = None
+    unrecorded: int = 0
     faults: int = 0
 
     def fault(self, where: str) -> None:

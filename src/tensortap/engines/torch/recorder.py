@@ -93,6 +93,8 @@ class Recorder:
         self._names = names
         self._observation = observation
         self._nodes = observation.nodes
+        self._limits = plan.limits
+        self._built = 0
         self._provenance = Provenance()
         self._forward_of: dict[int, Entry] = {}
         self._next_sequence = _sequence_number()
@@ -118,6 +120,16 @@ class Recorder:
         finally:
             self._provenance.release()
             self._substitutes.clear()
+
+    def leaves_out(self) -> bool:
+        """Whether the run has become too long for the next op to be recorded; then it is counted."""
+        limits = self._limits
+        if limits is None:
+            return False
+        if not limits.reached:
+            limits.reached = limits.are_over(len(self._nodes), self._built, self.scopes.has_called_modules)
+        self._observation.unrecorded += limits.reached
+        return limits.reached
 
     # --- the two moments of an op ------------------------------------------------------------------
 
@@ -301,7 +313,8 @@ class Recorder:
         name = entry.tensor(0)
         place = self._provenance.place_of(gradient)
         origin = self._provenance.origins.get(place)
-        inputs = () if origin is None else (origin.name,)
+        # What the last ops have done with it is not known in a run that has become too long.
+        inputs = () if origin is None or self._observation.unrecorded else (origin.name,)
         if name in self._plan.feeds:
             gradient.copy_(feeds.fitting(name, self._plan.feeds[name], gradient))
             self._observation.fed.add(name)
@@ -362,6 +375,7 @@ class Recorder:
     def _build_node(
         self, call: Call, specs: tuple[TensorSpec, ...], device: torch.device | None, known: Node | None
     ) -> Node:
+        self._built += 1
         forward = call.forward
         if known is not None:  # called from the same line as then: walking the stack is what costs most
             stack = known.stack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -34,11 +34,34 @@ UNINITIALISED = frozenset(
 _ops: dict[int, Op] = {}
 
 
+class _Argument(NamedTuple):
+    """One argument of a schema, whose own object makes every answer anew."""
+
+    name: str
+    kind: str
+    holds_tensors: bool
+    kwarg_only: bool
+    has_default: bool
+    default: Any
+
+    @classmethod
+    def of(cls, argument: Any) -> _Argument:
+        return cls(
+            argument.name,
+            str(argument.real_type),
+            "Tensor" in str(argument.type),
+            argument.kwarg_only,
+            argument.has_default_value(),
+            argument.default_value,
+        )
+
+
 class Op:
     """One operator overload, with what the interceptor needs to know of it worked out once."""
 
     __slots__ = (
         "argument_names",
+        "arguments",
         "func",
         "hides_writes",
         "is_view",
@@ -63,11 +86,13 @@ class Op:
             self.hides_writes = False
             self.training_position = -1
             self.argument_names: tuple[str, ...] = ()
+            self.arguments: tuple[_Argument, ...] = ()
         else:
             self.op_type = schema.name
             self.overload = schema.overload_name
             arguments = schema.arguments
-            self.argument_names = tuple(each.name for each in arguments)
+            self.arguments = tuple(map(_Argument.of, arguments))
+            self.argument_names = tuple(each.name for each in self.arguments)
             declared = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
             self.writes = frozenset(declared) | frozenset(_UNDECLARED_WRITES.get(self.op_type, ()))
             self.written_positions = tuple(
@@ -126,9 +151,9 @@ class Op:
         if not self.argument_names:
             return found
         given = dict(self._named(args, kwargs))
-        for argument in self.func._schema.arguments:
+        for argument in self.arguments:
             value = given.get(argument.name)
-            if _holds_tensors(str(argument.type)):
+            if argument.holds_tensors:
                 if isinstance(value, (list, tuple)):
                     gaps = any(each is None for each in value)
                     found[argument.name] = (
@@ -149,9 +174,9 @@ class Op:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         needed = 0
-        for argument, value in zip(self.func._schema.arguments, values, strict=True):
-            is_default = argument.has_default_value() and _is_same(argument.default_value, value)
-            value = _from_below(str(argument.real_type), value)
+        for argument, value in zip(self.arguments, values, strict=True):
+            is_default = argument.has_default and _is_same(argument.default, value)
+            value = _from_below(argument.kind, value)
             if argument.kwarg_only:
                 if not is_default:
                     kwargs[argument.name] = value
@@ -199,10 +224,6 @@ def _collect(values: Iterable[Any], into: list[torch.Tensor]) -> None:
             into.append(value)
         elif type(value) is list or type(value) is tuple:
             into.extend(each for each in value if isinstance(each, torch.Tensor))
-
-
-def _holds_tensors(schema_type: str) -> bool:
-    return "Tensor" in schema_type
 
 
 _LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn)  # type: ignore[attr-defined]

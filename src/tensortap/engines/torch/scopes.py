@@ -60,6 +60,7 @@ class Scopes:
         self._generation = generation()
         self.modules: list[tuple[str, bool]] = []
         """Scopes of the modules being executed, and whether the backward pass called them (recomputation)."""
+        self.has_called_modules = False
         self.optimizers: list[tuple[str, FrameType]] = []
         """Scopes of the optimizers that are stepping, and the frames they step in."""
 
@@ -118,6 +119,7 @@ class Scopes:
         recomputed = self.in_recomputation() or _current_autograd_node() is not None
         if not self.modules and not recomputed:
             self._on_root_module(path, module, args)
+        self.has_called_modules = True
         self.modules.append((f"recompute/{path}/" if recomputed else f"{path}/", recomputed))
 
     @never_compiled  # type: ignore[type-var]

@@ -108,13 +108,13 @@ class Watching:
             places, summaries = zip(*wanted, strict=True)
             hand_over_summaries(self._publisher, summaries, rows[list(places)])
 
-    def finish(self, nodes: Sequence[Node], error: str | None) -> None:
+    def finish(self, nodes: Sequence[Node], error: str | None, unrecorded: int = 0) -> None:
         """The run is over: bring the summaries over, then tell the publisher."""
         try:
             self._pills.flush()
             self._collect()
         finally:
-            self._publisher.finish(nodes, error)
+            self._publisher.finish(nodes, error, unrecorded)
 
     def _defer_summaries(self, wanted: Wanted, node: Node, slot: int, tensor: torch.Tensor) -> Wanted:
         """Start the summaries among the wanted debug ops on the device; what is left to do."""

@@ -118,6 +118,7 @@ class Decoder:
         self._values: dict[str, int] = {}
         self._parameter_paths: list[str] = []
         self._call: tuple[Sequence[Any], Mapping[str, Any]] = _ARGUMENTS_OF_NOTHING
+        self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self._plans: OrderedDict[Any, NativePlan] = OrderedDict()
         self._codes = source.classifications()
         self._run: _Run | None = None
@@ -153,10 +154,14 @@ class Decoder:
         session = self.library.tt_begin(self.handle, lanes.handle, emits, keep_bad)
         if plan.traced:
             self.library.tt_trace(self.handle)
+        if plan.limits is not None:
+            most = plan.limits
+            self.library.tt_limit(self.handle, most.nodes, most.new, most.outside)
         try:
             run = self._run = _Run(self, plan, program, observation, lanes)
             run.lanes.open(self.handle)
             self._values.clear()
+            self._device_names.clear()
             if self._codes != source.classifications():
                 self._codes = source.classifications()
                 self.library.tt_forget_codes(self.handle)
@@ -173,6 +178,7 @@ class Decoder:
             raise
         finally:
             observation.nodes[:] = self._executed()
+            observation.unrecorded = self.library.tt_unrecorded(self.handle)
             if plan.traced:
                 nbytes = 40 * self.library.tt_execution_count(self.handle)
                 observation.executions += ctypes.string_at(self.library.tt_executions(self.handle), nbytes)
@@ -254,6 +260,12 @@ class Decoder:
         """Note that a tensor of this run has to do with a parameter."""
         number = self._owner_numbers.setdefault(path, len(self._owner_numbers))
         self.library.tt_set_owner(self.handle, self._values[name], number)
+
+    def _device_name(self, device: torch.device) -> str:
+        name = self._device_names.get(device)
+        if name is None:
+            name = self._device_names[device] = devices.name_of(device)
+        return name
 
     def _tensor_name(self, value: int) -> str:
         return self._entries[value >> _SLOT_BITS].tensor(value & ((1 << _SLOT_BITS) - 1))
@@ -442,7 +454,7 @@ class Decoder:
         specs = tuple(spec_of(tensor) for tensor in outputs)
         if known >= 0:
             like = self._nodes[known]
-            device = devices.name_of(outputs[0].device) if outputs else like.device
+            device = self._device_name(outputs[0].device) if outputs else like.device
             return replace(like, outputs=specs, device=device)
         (args, kwargs), self._call = (
             self._call,
@@ -465,7 +477,7 @@ class Decoder:
             inputs=tuple(map(self._tensor_name, inputs)),
             control_inputs=tuple(self._entries[each].name for each in controls),
             outputs=specs,
-            device=devices.name_of(tensors[0].device) if tensors else "",
+            device=self._device_name(tensors[0].device) if tensors else "",
             attributes=op.attributes(args, kwargs),
             stack=stack,
             forward=None if forward < 0 else self._entries[forward].name,
@@ -487,6 +499,12 @@ class Decoder:
         if caller is not None:
             self._current.failed = (node, caller.f_code, caller.f_lasti)
 
+    def limit_reached(self) -> None:
+        """The run has become too long: what follows is only counted."""
+        limits = self._current.plan.limits
+        if limits is not None:
+            limits.reached = True
+
     def failure_was_caught(self) -> None:
         """The program goes on after an op raised: what it raises later is something else."""
         self._current.failed = None
@@ -494,7 +512,7 @@ class Decoder:
     def constant(self, entry: int, reused: int, tensor: torch.Tensor) -> int:
         """Build the node of a tensor that came from nowhere."""
         name = self._entries[entry].name
-        return self._keep(reused, variable_node(name, tensor, "Const", devices.name_of(tensor.device)))
+        return self._keep(reused, variable_node(name, tensor, "Const", self._device_name(tensor.device)))
 
     def hidden_view(self, entry: int, reused: int, root: int, writer: int, tensor: torch.Tensor) -> int:
         """Build the node of a view that was made where nobody could see it."""
@@ -509,7 +527,7 @@ class Decoder:
             "AccumulateGrad",
             () if value < 0 else (self._tensor_name(value),),
             outputs=(spec_of(tensor),),
-            device=devices.name_of(tensor.device),
+            device=self._device_name(tensor.device),
             forward=self._parameter_paths[parameter],
             is_view=True,
         )

@@ -24,6 +24,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_new_plan": (_POINTER, ()),
     "tt_delete_plan": (None, (_POINTER,)),
     "tt_begin": (_POINTER, (_POINTER, _POINTER, _INT, _INT)),
+    "tt_limit": (None, (_POINTER, _LONG, _LONG, _LONG)),
+    "tt_unrecorded": (_LONG, (_POINTER,)),
     "tt_add_lane": (None, (_POINTER, _INT, _DOUBLE, _DOUBLE, _INT)),
     "tt_start": (None, (_POINTER, _POINTER)),
     "tt_stop": (None, (_POINTER, _POINTER)),

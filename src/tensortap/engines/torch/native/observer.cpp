@@ -154,9 +154,18 @@ struct Execution {
   int64_t address;
 };
 
+// Beyond which a run is not recorded; see limits.py.
+struct Limits {
+  size_t nodes = SIZE_MAX, made = SIZE_MAX, outside = SIZE_MAX;
+};
+
 struct Run {
   uint64_t id = 0, generation = 0;
   std::vector<int32_t> nodes;
+  Limits limits;
+  size_t made = 0;  // nodes that had to be built
+  bool in_modules = false;  // one has been called
+  int64_t unrecorded = 0;  // ops over the limits
   std::vector<Execution> executions;
   bool traced = false;
   Values values;
@@ -294,6 +303,10 @@ class Observer {
     }
     if (descends(*op, keys_of(local, arguments))) return;
     thread.opaque_depth = thread.depth;
+    if (is_full()) {
+      leave_out();
+      return;
+    }
     const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
     if (line.prints) return;
     call.op = op;
@@ -417,7 +430,8 @@ class Observer {
     uint64_t spec;
     const Place place = place_of(gradient, &spec);
     Origin* origin = run.values.find(place);
-    const Value input = origin == nullptr ? kNoValue : origin->value;
+    // What the last ops have done with it is not known in a run that has become too long.
+    const Value input = origin == nullptr || run.unrecorded > 0 ? kNoValue : origin->value;
     const uint64_t begin = mix(uint64_t(input), 7);
     int32_t node = find_variant(entry, begin, 0, spec);
     if (node == kNone) {
@@ -425,6 +439,7 @@ class Observer {
       Object tensor(THPVariable_Wrap(gradient));
       Object made(PyObject_CallMethod(decoder_, "gradient", "iiLOi", entry, victim(entry), (long long)input,
                                       tensor.get(), parameter.index));
+      run.made += 1;
       node = int32_t(made.number());
       remember(entry, {begin, 0, spec, node});
     }
@@ -438,6 +453,7 @@ class Observer {
   void enter_module(PyObject* module, PyObject* arguments) {
     const bool recomputed = (!modules.empty() && modules.back().recomputed) || torch::autograd::get_current_node();
     const int32_t parent = modules.empty() ? 0 : modules.back().scope;
+    run.in_modules = true;
     auto found = module_scopes_.find(module);
     int32_t where;
     if (found != module_scopes_.end()) {
@@ -504,6 +520,10 @@ class Observer {
     run.generation = process_generation.load();
     run.plan = plan;
     run.nodes.clear();
+    run.limits = Limits{};
+    run.made = 0;
+    run.in_modules = false;
+    run.unrecorded = 0;
     run.executions.clear();
     run.traced = false;
     run.values.clear();
@@ -561,6 +581,20 @@ class Observer {
   }
 
  private:
+  // ---- runs that are too long ----
+
+  bool is_full() const {
+    const Limits& most = run.limits;
+    return run.unrecorded > 0 || run.nodes.size() >= most.nodes || run.made >= most.made ||
+           (!run.in_modules && run.nodes.size() >= most.outside);
+  }
+
+  void leave_out() {
+    if (run.unrecorded++ > 0) return;
+    WithPython python;
+    Object(PyObject_CallMethod(decoder_, "limit_reached", nullptr));
+  }
+
   int32_t look_up(uint64_t key, int32_t where, int32_t label) {
     auto found = family_numbers_.find(key);
     if (found == family_numbers_.end()) {
@@ -798,6 +832,7 @@ class Observer {
         WithPython python;
         Object wrapped(THPVariable_Wrap(tensor));
         Object made(PyObject_CallMethod(decoder_, "constant", "iiO", entry, victim(entry), wrapped.get()));
+        run.made += 1;
         node = int32_t(made.number());
         remember(entry, {1, 0, spec, node});
       }
@@ -822,6 +857,7 @@ class Observer {
       Object wrapped(THPVariable_Wrap(tensor));
       Object made(PyObject_CallMethod(decoder_, "hidden_view", "iiLiO", entry, victim(entry), (long long)root_value,
                                       writer, wrapped.get()));
+      run.made += 1;
       node = int32_t(made.number());
       remember(entry, {begin, 0, spec, node});
     }
@@ -1002,6 +1038,7 @@ class Observer {
   }
 
   int32_t build(Pending& call, int32_t reused, PyObject* outputs) {
+    run.made += 1;
     Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
     Object made(PyObject_CallMethod(decoder_, "build", "iiiiiOOO", call.op->index, call.entry, call.known, reused,
                                     call.forward, inputs.get(), controls.get(), outputs));
@@ -1405,6 +1442,11 @@ EXPORT Session* tt_begin(Observer* observer, Plan* plan, int watches, int keep_b
   thread.run = observer->run.id;
   return session;
 }
+
+EXPORT void tt_limit(Observer* observer, int64_t nodes, int64_t made, int64_t outside) {
+  observer->run.limits = {size_t(nodes), size_t(made), size_t(outside)};
+}
+EXPORT int64_t tt_unrecorded(Observer* observer) { return observer->run.unrecorded; }
 
 EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper, int mute_if_healthy) {
   observer->run.lanes.push_back({Lane::Kind(kind), lower, upper, mute_if_healthy != 0});

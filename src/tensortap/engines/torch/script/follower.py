@@ -9,7 +9,7 @@ step that uses it. The first begins when the program makes an optimizer, or call
 
 Steps that a gradient scaler leaves out end a run, too. Gradient accumulation stays in one run, as does whatever a
 program does with several models on the way to its step. What goes on for long without a model or a step, such as making
-a data set, is watched at its beginning only.
+a data set, is recorded at its beginning only (`limits.py`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.limits import MOST_NODES, Limits
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
-from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
 
 __all__ = ["Follower", "Watch"]
 
@@ -42,10 +42,9 @@ log = logging.getLogger("tensortap.run")
 _CALLS_LIMIT = 1024
 """Calls of models in one run, after which it ends in any case: a loop that trains nothing must not grow forever."""
 
-_RECORDS_LIMIT = 2_000
-"""Records of a run without a call of a model, after which it pauses: each op costs a name of its own there."""
-
-_MOST_RECORDS = 1_000_000
+_MOST_OUTSIDE = 2_000
+"""Nodes of a run that has called no model: each op costs a name of its own there. A program whose steps are longer
+shows it by stepping, and then has more."""
 
 _COMPILED = "tensortap.engines.torch.compiled"
 """Imported when a program compiles with our backend: in watched runs it stays compiled, if no hook disturbs it."""
@@ -73,17 +72,6 @@ class Watch(Protocol):
     @property
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
-
-    @property
-    def records(self) -> int:
-        """How many records the run that has begun last has made so far."""
-
-    @property
-    def on_records(self) -> Any:
-        """To be set: called, in any thread, when records come in."""
-
-    @on_records.setter
-    def on_records(self, action: Callable[[], None]) -> None: ...
 
     def is_settled(self) -> bool:
         """Wait until it is known whether a bad value has been found."""
@@ -113,12 +101,9 @@ class Follower:
         self._calls = 0
         self._trains = False
         self._depth = 0
-        self._records_limit = _RECORDS_LIMIT
-        self._pause = InMainThread(self._pause_if_long)
-        self._paused = False
+        self._limits = self._session.limits = Limits(outside=_MOST_OUTSIDE)
         self._stops = False
         self._given_up = False
-        watch.on_records = self._on_records
 
     def install(self) -> None:
         """Learn of optimizers when they are made, and of models when they are called."""
@@ -191,8 +176,8 @@ class Follower:
         self._stop_if_bad()
 
     def _on_step(self, optimizer: Optimizer) -> None:
-        if self._paused:  # the program does without modules, and a step of it is that long
-            self._records_limit = min(4 * self._records_limit, _MOST_RECORDS)
+        if self._limits.reached and not self._calls:  # it does without modules, and a step of it is that long
+            self._limits.outside = min(4 * self._limits.outside, MOST_NODES)
         repeated = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
         living = {id(each) for each in self._optimizers}
@@ -232,6 +217,7 @@ class Follower:
             self._block is None
             or learned
             or self._stepped
+            or (self._limits.reached and not self._calls)
             or (again and not self._trains)
             or self._calls >= _CALLS_LIMIT
             or (self._handles and self._goes_around_compiled())
@@ -251,7 +237,6 @@ class Follower:
 
     def _next_run(self) -> None:
         self._end_run(None)
-        self._paused = False
         self._models.refresh()
         block = self._monitor.run()
         block.__enter__()
@@ -281,20 +266,6 @@ class Follower:
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self._session.global_step = self._watch.seen.steps
-
-    def _on_records(self) -> None:
-        if self._watch.records > self._records_limit and not self._calls:
-            self._pause.call_soon()
-
-    def _pause_if_long(self, frame: FrameType | None) -> Where:
-        """End a run that goes on without a model, if the program is between two operations."""
-        if not self._is_here() or self._calls or self._watch.records <= self._records_limit:
-            return Where.PROGRAM
-        where = where_is(frame)
-        if where is Where.PROGRAM:
-            self._paused = True
-            self._attempt(self._end_run, None)
-        return where
 
     def _stop_if_bad(self) -> None:
         """End the program if that is wanted and there is reason to, by an exception that its loops let pass."""
