@@ -12,7 +12,7 @@ import numpy as np
 
 from tensortap.analyze.health import DTYPE_NAMES, Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
-from tensortap.records import Frame, Node, RunInfo, TensorSpec, split_tensor_name
+from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
 from tensortap.store.layout import parse_run_name
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class RunFacts:
 
     Attributes:
         goes_on: whether the program is known to have gone on after this run.
+        circumstances: what the engine knew of the run besides its records.
 
     >>> log = Node("log", "aten::log", inputs=("x:0",))
     >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})
@@ -75,6 +76,7 @@ class RunFacts:
         self.is_muted = is_muted
         self.name = name
         self.goes_on = False
+        self.circumstances = Circumstances()
         self.notices = list(notices)
         self.times = {} if times is None else times
         self._value_times = {} if value_times is None else value_times
@@ -285,7 +287,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         found = None if load is None else load()
         return found.tolist() if isinstance(found, np.ndarray) else None
 
-    return RunFacts(
+    facts = RunFacts(
         _info_of(dump),
         _nodes_of(dump),
         healths,
@@ -298,6 +300,8 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         name=dump.dump_root.name,
         notices=dump.notices,
     )
+    facts.circumstances = getattr(dump.source, "circumstances", facts.circumstances)
+    return facts
 
 
 def _health_of(loads: list[Callable[[], Any]]) -> Health | None:

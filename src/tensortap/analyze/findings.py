@@ -111,7 +111,8 @@ class Finding:
         reached: what of importance is among them: the loss, gradients, parameters.
         is_certain: every input was recorded, and good.
         cause: why.
-        origin: what is known about where a value that came bad has come from.
+        origin: what is known about where a value that came bad has come from, or where it was used first.
+        during: what the program was doing: training with which learning rate, or evaluating; None if it is not known.
     """
 
     run: int
@@ -132,6 +133,7 @@ class Finding:
     is_certain: bool
     cause: Cause = UNEXPLAINED
     origin: Origin | None = None
+    during: str | None = None
 
     @property
     def tensor(self) -> str:
@@ -169,6 +171,7 @@ class Finding:
             "output": {"tensor": self.tensor, "health": {**self.health.as_dict(), "text": str(self.health)}},
             "is_certain": self.is_certain,
             "origin": None if self.origin is None else self.origin.as_dict(),
+            "during": self.during,
             "reached": list(self.reached),
             "propagators": list(self.propagators),
         }

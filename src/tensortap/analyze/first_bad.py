@@ -23,7 +23,7 @@ from tensortap.analyze.case import VARIES
 from tensortap.analyze.explain import explain
 from tensortap.analyze.facts import RunFacts, module_of, phase_of
 from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
-from tensortap.analyze.health import Health
+from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.ops import (
     CASTS,
     CHECKS,
@@ -45,7 +45,7 @@ from tensortap.analyze.ops import (
 )
 from tensortap.records import Node, split_tensor_name
 
-__all__ = ["Condition", "first_bad", "search"]
+__all__ = ["Condition", "first_bad", "maker_of", "search"]
 
 Condition = Callable[[Health], bool]
 """A user's idea of bad: asked about the health of every tensor."""
@@ -83,6 +83,15 @@ def first_bad(
     return search(facts, exclude=exclude, condition=condition).first_bad
 
 
+def maker_of(facts: RunFacts, tensor: str) -> Finding | None:
+    """What made a tensor of this run bad, whether or not it did harm there; None if it was not bad."""
+    judged = _Judged(facts, None, None)
+    if judged.verdicts.get(tensor) not in (BAD, INTENDED):
+        return None
+    found = _finding(judged, judged.maker_of(tensor))
+    return replace(found, cause=explain(found, facts))
+
+
 def search(
     facts: RunFacts,
     *,
@@ -95,6 +104,8 @@ def search(
     # What a user calls bad is an alarm wherever it is.
     reaching = judged.reaching() if condition is None else set(judged.bad)
     producers = judged.producers()
+    if facts.circumstances.is_preparation and condition is None:
+        reaching = set()  # what is made before the first step counts when a step uses it
     alarms = _locals_first(facts, [tensor for tensor in producers if tensor in reaching])
     harmless = [tensor for tensor in producers if tensor not in reaching]
     consequences = (
@@ -163,6 +174,7 @@ class _Judged:
         self.was_skipped = False
         self._left: list[str] = []  # bad values that left as numbers, and were not used otherwise
         self.tested: list[str] = []  # bad values that the program itself has tested, and left out
+        self._gone = frozenset(facts.circumstances.gone)
         self._made_of: dict[str, list[str]] = {}
         self._readers: dict[str, list[tuple[Node, int]]] | None = None
         self._made_into: dict[str, list[str]] = {}
@@ -416,6 +428,9 @@ class _Judged:
             return health is not None and bool(health.nan) and not self._trains
         if uses:
             return UNKNOWN in uses
+        health = self.facts.health(tensor)
+        if tensor in self._gone and health is not None and not health.nan:
+            return False  # nobody has it, and no NumPy array shared its memory
         if self._is_looked_at(tensor) and self._went_on_after(tensor):
             self.tested.append(tensor)
             return False
@@ -437,6 +452,18 @@ class _Judged:
     def _is_looked_at(self, tensor: str) -> bool:
         """Whether the program asked if a value is finite."""
         return any(plain_name(node.op_type) in CHECKS for node, _ in self.facts.consumers(tensor))
+
+    def maker_of(self, tensor: str) -> str:
+        """The first of the bad tensors that a bad tensor comes of."""
+        seen = {tensor}
+        pending = [tensor]
+        found = [tensor]
+        while pending:
+            inputs = [each for each in self._bad_inputs(pending.pop()) if each not in seen]
+            seen.update(inputs)
+            pending += inputs
+            found += inputs
+        return min(found, key=lambda each: self.facts.order.get(each, 0))
 
     def _went_on_after(self, tensor: str) -> bool:
         """Whether training went on: what a program tests, and ends at, was no matter of course."""
@@ -580,7 +607,7 @@ def _finding(judged: _Judged, tensor: str, consequences: Iterable[str] = ()) -> 
     variable = facts.written_variable(tensor) if node.name.startswith("optimizer/") else None
     return Finding(
         run=facts.info.index,
-        step=facts.info.global_step,
+        step=facts.info.global_step if facts.circumstances.counts_steps else -1,
         rank=facts.info.task,
         timestamp=facts.times.get(tensor, 0),
         run_name=facts.name,
@@ -595,7 +622,21 @@ def _finding(judged: _Judged, tensor: str, consequences: Iterable[str] = ()) -> 
         propagators=spread,
         reached=_reached(judged, (tensor, *spread)),
         is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
+        during=_during(facts),
     )
+
+
+def _during(facts: RunFacts) -> str | None:
+    """What the program was doing in this run, in words."""
+    known = facts.circumstances
+    if known.is_preparation:
+        return "preparation, before the first step"
+    if known.trains is None:
+        return None
+    if not known.trains:
+        return "evaluation: nothing is trained in this run"
+    rates = ", ".join(f"{number_text(rate)} ({name})" for name, rate in known.learning_rates.items())
+    return f"training, learning rate {rates}" if rates else "training"
 
 
 def _is_certain(given: InputHealth) -> bool:

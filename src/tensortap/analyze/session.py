@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.analyze.findings import Finding, Origin, Report, RunReport
-from tensortap.analyze.first_bad import Condition, search
+from tensortap.analyze.first_bad import Condition, maker_of, search
 from tensortap.analyze.growth import growth_of
 from tensortap.analyze.ops import COMMUNICATION
 
@@ -175,6 +176,9 @@ def _told_whole(
     session: SessionDir, first: Finding, facts: RunFacts | None, runs: Sequence[RunRef]
 ) -> Finding:
     """The finding with what earlier runs say about it."""
+    made = None if facts is None else _maker_in_earlier_run(first, facts, runs)
+    if made is not None:
+        return made
     if first.phase == "parameter" or (first.node.op_type.startswith("Var") and first.phase == "optimizer"):
         origin = _origin(session, first, runs)
         if origin.run is None:
@@ -191,6 +195,35 @@ def _told_whole(
             ),
         )
     return first
+
+
+def _maker_in_earlier_run(first: Finding, facts: RunFacts, runs: Sequence[RunRef]) -> Finding | None:
+    """What made a value bad that came from outside, if the engine knows from which run it is."""
+    origin = facts.circumstances.came_from.get(first.tensor)
+    if origin is None:
+        return None
+    for run in runs:
+        if run.index > first.run:
+            break
+        try:
+            earlier = _facts_of_run(run, runs)
+        except (OSError, ValueError):
+            continue
+        if (earlier.info.task, earlier.circumstances.number) != (first.rank, origin[0]):
+            continue
+        made = maker_of(earlier, origin[1])
+        if made is None:
+            return None
+        user = next((node for node, _ in facts.consumers(first.tensor)), first.node)
+        where = (
+            f" ({os.path.basename(first.source.file)}:{first.source.line})"
+            if first.source is not None
+            else ""
+        )
+        when = f"step {first.step}" if first.step >= 0 else f"run {first.run}"
+        used = Origin(f"It was used first in {when}, by {user.name}{where}.", first.run, user.name)
+        return replace(made, origin=used, propagators=first.propagators, reached=first.reached)
+    return None
 
 
 def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Origin:

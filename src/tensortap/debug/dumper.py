@@ -88,6 +88,11 @@ class Dumper:
             self._runs += 1
             return True
 
+    def count_anew(self) -> None:
+        """Give the next run the number 0: nothing was kept of those before."""
+        with self._lock:
+            self._runs = 0
+
     def prepare(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, *, make_directory: bool = False
     ) -> str:

@@ -88,6 +88,8 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         page.columns("module", [[finding.module, (_PHASES[finding.phase], "dim")]])
     else:
         page.field("phase", _PHASES[finding.phase])
+    if finding.during is not None:
+        page.field("during", finding.during)
     if finding.source is not None:
         frame = finding.source
         label = "line" if finding.node.source is not None else "used at"

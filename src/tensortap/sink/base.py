@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from tensortap.records import Node, Record, RecordBatch
+from tensortap.records import Circumstances, Node, Record, RecordBatch
 
 __all__ = ["Counts", "InteractiveSink", "Notices", "RunEnd", "Sink", "notices"]
 
@@ -92,6 +92,7 @@ class RunEnd:
         failed: debug ops that failed on a tensor.
         gated: watch keys of the gated watches on these nodes, for sinks that have gates.
         unrecorded: operations that were only counted, because there were too many.
+        circumstances: what else the engine knows of the run.
 
     >>> RunEnd(error="out of memory").nodes
     ()
@@ -103,6 +104,7 @@ class RunEnd:
     failed: int = 0
     gated: Sequence[str] = ()
     unrecorded: int = 0
+    circumstances: Circumstances = field(default_factory=Circumstances)
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tensortap.engines.options import DebugOptions
 from tensortap.ops.debug_ops import DebugOp
 from tensortap.ops.view import TensorView
-from tensortap.records import KeyTable, Node, Record, RecordBatch, RunInfo
+from tensortap.records import Circumstances, KeyTable, Node, Record, RecordBatch, RunInfo
 from tensortap.sink.base import InteractiveSink, RunEnd, Sink, log, notices
 from tensortap.sink.budget import process_meter
 from tensortap.sink.destinations import OpenSink, open_sink
@@ -193,13 +193,20 @@ class Publisher:
             error,
         )
 
-    def finish(self, nodes: Sequence[Node], error: str | None, unrecorded: int = 0) -> None:
+    def finish(
+        self,
+        nodes: Sequence[Node],
+        error: str | None,
+        unrecorded: int = 0,
+        circumstances: Circumstances | None = None,
+    ) -> None:
         """Tell the sinks that the run is over, and the user about watches that matched nothing.
 
         Args:
             nodes: what the run executed, in order.
             error: text of the error that ended it, None if it completed.
             unrecorded: how many operations were only counted, because there were too many.
+            circumstances: what else the engine knows of the run.
         """
         if self._finished:
             return
@@ -213,6 +220,7 @@ class Publisher:
                 self._failed[position],
                 self._gated(executed, position),
                 unrecorded,
+                circumstances or Circumstances(),
             )
             try:
                 sink.finish(end)

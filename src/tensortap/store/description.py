@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tensortap.records import RunInfo
+from tensortap.records import Circumstances, RunInfo
 from tensortap.store.format import VERSION, DumpFormatError
 from tensortap.store.layout import DESCRIPTION, read_json, write_atomically
 
@@ -27,6 +27,7 @@ class RunDescription:
         graphs: SHA-256 of the stored GraphDef by device name.
         sources: SHA-256 of the stored file by path.
         notes: sentences the writer wants readers to see.
+        circumstances: what the engine knows of the run besides.
 
     >>> RunDescription(RunInfo(index=0, global_step=5, timestamp=1)).status
     'running'
@@ -39,6 +40,7 @@ class RunDescription:
     graphs: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    circumstances: Circumstances = field(default_factory=Circumstances)
 
 
 _INFO_FIELDS = [each.name for each in fields(RunInfo)]
@@ -51,6 +53,7 @@ def write_description(run_dir: Path, description: RunDescription) -> int:
         "version": VERSION,
         **{name: getattr(description.info, name) for name in _INFO_FIELDS},
         **{f.name: getattr(description, f.name) for f in fields(RunDescription) if f.name != "info"},
+        "circumstances": description.circumstances.as_dict(),
     }
     content = json.dumps(facts, indent=1).encode() + b"\n"
     write_atomically(run_dir / DESCRIPTION, content)
@@ -83,8 +86,9 @@ def read_description(run_dir: Path) -> RunDescription:
             graphs={_text(key): _text(digest) for key, digest in facts.get("graphs", {}).items()},
             sources={_text(key): _text(digest) for key, digest in facts.get("sources", {}).items()},
             notes=_texts(facts.get("notes", ())),
+            circumstances=Circumstances.from_dict(facts.get("circumstances", {})),
         )
-    except (TypeError, AttributeError, KeyError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise DumpFormatError(f"{path}: a field has the wrong form: {error}.") from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tensortap.records import RunInfo
+from tensortap.records import Circumstances, RunInfo
 from tensortap.store.content import ContentStore
 from tensortap.store.description import RUNNING, RunDescription, read_description
 from tensortap.store.device_reader import DeviceReader
@@ -89,6 +89,11 @@ class PackedRun:
     def counts(self) -> dict[str, int]:
         """What the writer counted."""
         return dict(self._description.counts)
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What the engine knew of the run besides."""
+        return self._description.circumstances
 
     @property
     def error(self) -> str | None:

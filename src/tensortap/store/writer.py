@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensortap.records import Node, Record, RecordBatch, RunInfo, tensor_name
+from tensortap.records import Circumstances, Node, Record, RecordBatch, RunInfo, tensor_name
 from tensortap.store.content import ContentStore
 from tensortap.store.description import FAILED, FINISHED, RunDescription, write_description
 from tensortap.store.device_files import DeviceFiles
@@ -172,6 +172,7 @@ class RunWriter:
         counts: Mapping[str, int],
         error: str | None = None,
         sources: Iterable[str] = (),
+        circumstances: Circumstances | None = None,
     ) -> None:
         """Complete the run: graphs, source files, health history, and the final description last.
 
@@ -182,6 +183,7 @@ class RunWriter:
             counts: what the sink counted, such as dropped records; shown by readers.
             error: what made the run fail, if it did.
             sources: paths of the user's source files.
+            circumstances: what the engine knows of the run besides.
         """
         if self._closed:
             return
@@ -213,6 +215,7 @@ class RunWriter:
             graphs=graphs,
             sources=digests,
             notes=tuple(notes),
+            circumstances=circumstances or Circumstances(),
         )
 
     def abandon(self) -> None:

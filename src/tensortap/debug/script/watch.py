@@ -115,6 +115,8 @@ class ScriptWatch:
         hooks: to be called around every run; others may be added before the first.
         seen: counts.
         root: the session directory, claimed for this process.
+        prepares: the next run comes before all models and optimizers; it is kept only if a bad value is made in it.
+        keeps_preparation: it was.
     """
 
     def __init__(self, options: ScriptOptions, judge: Callable[[Path], bool] = lambda run_dir: False) -> None:
@@ -130,6 +132,8 @@ class ScriptWatch:
         self._judging: threading.Thread | None = None
         self._settled = 0
         self._pid = os.getpid()
+        self.prepares = False
+        self.keeps_preparation = False
 
     @property
     def is_watching(self) -> bool:
@@ -144,6 +148,10 @@ class ScriptWatch:
         shared_queue().drain(timeout)
         with self._waiting.all_tasks_done:
             return self._waiting.all_tasks_done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout)
+
+    def forget_preparation(self) -> None:
+        """Nothing is kept of what came before the first run, which is the first to be counted."""
+        self._dumper.count_anew()
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
@@ -220,6 +228,7 @@ class _ScriptDumper(Dumper):
 
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         keep = self._options.keep == "all" or (self._options.keep == "samples" and is_sample(info.index))
+        keep = keep and not self._watch.prepares
         return _ListeningSink(self._keeper, open_file, self._watch, self._alarm, keep)
 
 
@@ -238,6 +247,7 @@ class _ListeningSink(RetainedSink):
         self._watch = watch
         self._alarm = alarm
         self._is_suspected = False
+        self._is_preparation = watch.prepares
         self._records = 0
         self._tensors = 0
         if keep:
@@ -266,10 +276,14 @@ class _ListeningSink(RetainedSink):
         """Keep the run, let it wait, or drop it if nothing happened in it."""
         if self._end is not None:
             return
-        if not self._records and not end.nodes:
+        is_unused = self._is_preparation and not self._is_suspected
+        if is_unused or (not self._records and not end.nodes):
             self._end = end
             self.forget()
+            if self._is_preparation:
+                self._watch.forget_preparation()
             return
+        self._watch.keeps_preparation = self._watch.keeps_preparation or self._is_preparation
         seen = self._watch.seen
         seen.runs += 1
         seen.records += self._records

@@ -61,6 +61,10 @@ class BadValues:
         if self.limit:
             self._kinds[tensor] = kinds
 
+    def kinds_of(self, tensor: str) -> int:
+        """The kinds of bad values that were noted of a tensor."""
+        return self._kinds.get(tensor, 0)
+
     def look(
         self,
         node: Node,

@@ -29,7 +29,7 @@ from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.request import GLOBAL_STEP, Request
 from tensortap.engines.torch.values import snapshot, to_numpy
 from tensortap.errors import FeedError, SessionClosedError
-from tensortap.records import Device, Node, RunInfo, TensorSpec
+from tensortap.records import Circumstances, Device, Node, RunInfo, TensorSpec
 
 if TYPE_CHECKING:
     from tensortap.engines.torch.watching import Watching
@@ -63,6 +63,8 @@ class EngineSession:
         self._bad_shown: dict[str, int] = {}
         self._nothing_compiled = False  # until a run has shown it
         self._watched_runs = 0
+        self.circumstances = Circumstances()
+        """What whoever cuts a program into runs knows of the present one."""
         self.limits: Limits | None = None
         """Beyond which runs are not recorded that are only watched; None for none."""
         self.faults = 0
@@ -189,7 +191,17 @@ class EngineSession:
                 finally:
                     if watching is not None:
                         try:
-                            watching.finish(self._graph.settled(seen.nodes), error, seen.unrecorded)
+                            watching.finish(
+                                self._graph.settled(seen.nodes),
+                                error,
+                                seen.unrecorded,
+                                replace(
+                                    self.circumstances,
+                                    number=watching.publisher.info.index,
+                                    came_from=seen.came_from,
+                                    gone=tuple(seen.gone),
+                                ),
+                            )
                         except Exception:  # ours, and no reason to lose the user's step
                             seen.fault("finishing the watches of a run")
                 self._after_observing(plan, seen)
@@ -249,6 +261,11 @@ class EngineSession:
         )
         publisher = Publisher(options.debug_options, info)
         return Watching(publisher, options.debug_options.keep_bad, self._bad_shown)
+
+    def number_runs_anew(self) -> None:
+        """Give the next watched run the number 0: nothing was kept of those before."""
+        with self._lock:
+            self._watched_runs = 0
 
     def _runs_compiled(self) -> bool:
         return self._said_compiled or has_compiled_modules(self.program)

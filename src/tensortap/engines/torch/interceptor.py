@@ -86,6 +86,8 @@ class Observation:
             node's place in `nodes`, thread, number of the call on that thread, slot, address of the memory.
         profile: of a traced run, what was measured; None if it could not be.
         unrecorded: how many ops were only counted, because the run went over its limits.
+        came_from: of tensors that came bad from outside, the run and the tensor of it that they are from.
+        gone: bad tensors whose memory was free when the run ended.
         faults: how many times observing itself failed; the program went on unharmed.
     """
 
@@ -99,6 +101,8 @@ class Observation:
     executions: bytearray = field(default_factory=bytearray)
     profile: StepProfile | None = None
     unrecorded: int = 0
+    came_from: dict[str, tuple[int, str]] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
     faults: int = 0
 
     def fault(self, where: str) -> None:

@@ -94,6 +94,10 @@ class Monitor(Monitored):
         """The engine session: its graph, its global step, its state."""
         return self._session
 
+    def abandon_run(self) -> None:
+        """Accept the next run although one has begun in a thread that cannot be made to end it."""
+        self._running = False
+
     @contextmanager
     def run(
         self,

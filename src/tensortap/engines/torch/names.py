@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
+from tensortap.engines.torch.provenance import Survivors
 from tensortap.records import Node, tensor_name
 
 __all__ = ["Entry", "NameTable"]
@@ -19,6 +20,7 @@ class Entry:
     """One name, and the node it stood for when last seen, so that an unchanged node is not built again."""
 
     __slots__ = (
+        "callers",
         "code",
         "func",
         "gradient_scope",
@@ -39,6 +41,7 @@ class Entry:
         self.func: Any = None
         self.code: CodeType | None = None
         self.instruction = -1
+        self.callers: tuple[tuple[int, int], ...] = ()
         self.inputs: tuple[str, ...] = ()
         self.shapes: list[Any] = []
         self.others: list[Any] = []
@@ -73,6 +76,8 @@ class NameTable:
         self._sources: dict[str, Node] = {}
         self._taken: set[str] = set()
         self._run = -1
+        self.survivors = Survivors()
+        """Bad values of earlier runs that may still be used."""
 
     def start_run(self) -> None:
         """Begin to count anew."""

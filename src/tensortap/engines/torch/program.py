@@ -65,6 +65,8 @@ class Program:
         for name, extra in self.extras.items():
             if not _is_stateful(extra):
                 raise TypeError(f"extras[{name!r}] has no state_dict and load_state_dict: {extra!r}.")
+        self.name_of: Callable[[nn.Module], str | None] = lambda module: None
+        """What the program itself calls a module that is none of these and called from outside all modules."""
         self._optimizer_scopes: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
         for optimizer in self.optimizers.values():
             self.optimizer_scope(optimizer)
@@ -77,6 +79,11 @@ class Program:
                 path = clean_path(f"{key}.{name}") or clean_path(key)
                 paths.setdefault(id(module), path)
         return paths
+
+    def path_of_unknown(self, module: nn.Module, parent: str) -> str:
+        """A path for a module that is none of these; `parent` is the scope it is called in, empty or with a slash."""
+        name = None if parent else self.name_of(module)
+        return f"{parent}{clean_path(name or type(module).__name__)}"
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter once, with its path."""

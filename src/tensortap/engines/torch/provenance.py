@@ -20,12 +20,14 @@ import torch
 from tensortap.engines.torch.values import shape_of
 from tensortap.records import Node
 
-__all__ = ["Memory", "Origin", "Place", "Provenance"]
+__all__ = ["Memory", "Origin", "Place", "Provenance", "Survivors"]
 
 # Storage, offset, shape, strides, dtype, and whether reading negates or conjugates (lazy views do).
 Place = tuple[int, Any, Any, Any, torch.dtype, bool, bool]
 
 _free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
+_is_expired: Any = torch.UntypedStorage._expired
+_MOST_SURVIVORS = 10_000
 
 OFFSET: Literal[1] = 1
 SHAPE: Literal[2] = 2
@@ -36,12 +38,14 @@ DTYPE: Literal[4] = 4
 class Memory:
     """One storage of the run: how often it was written, by which node last, and the first place named in it."""
 
-    __slots__ = ("root", "version", "writer")
+    __slots__ = ("guard", "root", "version", "writer")
 
     def __init__(self, root: Place) -> None:
         self.version = 0
         self.writer: str | None = None
         self.root = root
+        self.guard: int | None = None
+        """The weak pointer; None for tensors without a storage."""
 
 
 class Origin:
@@ -63,16 +67,15 @@ class Provenance:
     def __init__(self) -> None:
         self.origins: dict[Place, Origin] = {}
         self._memories: dict[int, Memory] = {}
-        self._guards: list[int] = []
         self._objects: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def release(self) -> None:
         """Let go of every storage. Must be called when the run is over."""
         self.origins.clear()
-        self._memories.clear()
-        guards, self._guards = self._guards, []
-        for guard in guards:
-            _free_weak_ref(guard)
+        memories, self._memories = self._memories, {}
+        for memory in memories.values():
+            if memory.guard is not None:
+                _free_weak_ref(memory.guard)
 
     def place_of(self, tensor: torch.Tensor) -> Place:
         """Where a tensor lives, and how it reads it."""
@@ -104,7 +107,7 @@ class Provenance:
             memory = self._memories[place[0]] = Memory(place)
             if place[0] >= 0:
                 storage: Any = tensor.untyped_storage()
-                self._guards.append(storage._weak_ref())
+                memory.guard = storage._weak_ref()
         self.origins[place] = Origin(name, memory, source)
         return memory
 
@@ -117,3 +120,38 @@ class Provenance:
             for place in [place for place in self.origins if place[0] == -id(tensor)]:
                 del self.origins[place]
         return -id(tensor)
+
+
+class Survivors:
+    """Bad values that have outlived the run that made them, by where they live."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int, str]] = {}  # storage: weak pointer, run, tensor
+
+    def __del__(self) -> None:
+        for guard, _, _ in self._known.values():
+            _free_weak_ref(guard)
+
+    def origin_of(self, place: Place) -> tuple[int, str] | None:
+        """The run and the tensor that a bad value from outside is from."""
+        known = self._known.get(place[0])
+        return None if known is None else known[1:]
+
+    def see_off(self, provenance: Provenance, bad: Callable[[str], int], run: int) -> list[str]:
+        """A run is over: note what is left of its bad values; the names of those whose memory is free."""
+        for storage, (guard, _, _) in list(self._known.items()):
+            memory = provenance._memories.get(storage)
+            if _is_expired(guard) or (memory is not None and memory.version):
+                del self._known[storage]
+                _free_weak_ref(guard)
+        gone = []
+        for place, origin in provenance.origins.items():
+            memory = origin.memory
+            if memory.guard is None or origin.version != memory.version or not bad(origin.name):
+                continue
+            if _is_expired(memory.guard):
+                gone.append(origin.name)
+            elif place[0] not in self._known and len(self._known) < _MOST_SURVIVORS:
+                self._known[place[0]] = (memory.guard, run, origin.name)
+                memory.guard = None  # it is ours now
+        return gone

@@ -28,7 +28,7 @@ from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.provenance import DTYPE, SHAPE, Place, Provenance
 from tensortap.engines.torch.schema import Op
 from tensortap.engines.torch.scopes import Scopes
-from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
+from tensortap.engines.torch.source import callers_of, capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources
 from tensortap.engines.torch.values import dtype_name, has_data, plain_shape, snapshot, spec_of
 from tensortap.errors import DeadlineExceededError
@@ -118,8 +118,21 @@ class Recorder:
             self._sources.name_what_is_known(self._plan.inputs)
             yield
         finally:
+            self._see_off_bad()
             self._provenance.release()
             self._substitutes.clear()
+
+    def _see_off_bad(self) -> None:
+        watching = self._plan.watching
+        if self._bad is None or watching is None:
+            return
+        try:
+            index = watching.publisher.info.index
+            self._observation.gone += self._names.survivors.see_off(
+                self._provenance, self._bad.kinds_of, index
+            )
+        except Exception:
+            self._observation.fault("taking leave of bad values")
 
     def leaves_out(self) -> bool:
         """Whether the run has become too long for the next op to be recorded; then it is counted."""
@@ -344,8 +357,14 @@ class Recorder:
         """The node of a finished call: the one of an earlier run when nothing about it has changed."""
         entry, frame = call.entry, call.frame
         code, instruction = (None, -1) if frame is None else (frame.f_code, frame.f_lasti)
+        callers = callers_of(frame)
         node = entry.node
-        same_line = node is not None and entry.instruction == instruction and entry.code is code
+        same_line = (
+            node is not None
+            and entry.instruction == instruction
+            and entry.code is code
+            and entry.callers == callers
+        )
         shapes = [(place[SHAPE], place[DTYPE]) for place in places]
         if (
             node is not None
@@ -368,7 +387,7 @@ class Recorder:
         specs = tuple(TensorSpec(dtype_name(dtype), plain_shape(shape)) for shape, dtype in shapes)
         device = outputs[0].device if outputs else call.tensors[0].device if call.tensors else None
         entry.node = self._build_node(call, specs, device, node if same_line else None)
-        entry.func, entry.code, entry.instruction = call.op.func, code, instruction
+        entry.func, entry.code, entry.instruction, entry.callers = call.op.func, code, instruction, callers
         entry.inputs, entry.shapes, entry.others = call.inputs, shapes, call.others
         return entry.node
 
@@ -412,6 +431,10 @@ class Recorder:
                 self._substitutes[name] = replaced
         if self._bad is not None:
             self._look_for_bad(node, [tensor], (), _NOTHING)
+            if self._bad.kinds_of(name):
+                origin = self._names.survivors.origin_of(self._provenance.place_of(tensor))
+                if origin is not None:
+                    self._observation.came_from[name] = origin
 
     def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor, fresh: bool = False) -> None:
         if not fresh and not has_data(tensor):

@@ -6,6 +6,7 @@ that need them and removed afterwards. The backward pass is recognised by the ru
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from torch.optim.optimizer import (
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
-from tensortap.engines.torch.program import Program, clean_path
+from tensortap.engines.torch.program import Program
 
 __all__ = ["Scopes"]
 
@@ -115,7 +116,7 @@ class Scopes:
         path = self._paths.get(id(module))
         if path is None:
             parent = self.modules[-1][0] if self.modules else ""
-            path = parent.removeprefix("recompute/") + clean_path(type(module).__name__)
+            path = self._program.path_of_unknown(module, parent.removeprefix("recompute/"))
         recomputed = self.in_recomputation() or _current_autograd_node() is not None
         if not self.modules and not recomputed:
             self._on_root_module(path, module, args)
@@ -127,12 +128,34 @@ class Scopes:
         if self.modules and self._is_ours():
             self.modules.pop()
 
-    def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._is_ours():
-            scope = self._program.optimizer_scope(optimizer)
-            self.optimizers.append((scope + "/", sys._getframe(2 if self._around_compiled else 1)))
-            self._on_optimizer(scope, optimizer)
+    def _enter_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not self._is_ours():
+            return None
+        scope = self._program.optimizer_scope(optimizer)
+        self.optimizers.append((scope + "/", sys._getframe(2 if self._around_compiled else 1)))
+        self._on_optimizer(scope, optimizer)
+        self.publish()
+        if self._around_compiled:
+            return None
+        # What a closure does is the program's own: the optimizer only says when.
+        return tuple(map(self._outside, args)), {name: self._outside(each) for name, each in kwargs.items()}
+
+    def _outside(self, argument: Any) -> Any:
+        """A closure given to an optimizer, as code outside of it; anything else as it is."""
+        if not callable(argument) or isinstance(argument, Optimizer | torch.Tensor):
+            return argument
+
+        @functools.wraps(argument)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            stepping, self.optimizers = self.optimizers, []
             self.publish()
+            try:
+                return argument(*args, **kwargs)
+            finally:
+                self.optimizers = stepping
+                self.publish()
+
+        return closure
 
     def _leave_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.optimizers and self._is_ours():

@@ -15,12 +15,14 @@ import torch
 import tensortap
 from tensortap.records import Frame
 
-__all__ = ["capture_stack", "classifications", "first_user_frame", "kind_of", "ran_compiled"]
+__all__ = ["callers_of", "capture_stack", "classifications", "first_user_frame", "kind_of", "ran_compiled"]
 
 _CLASSIFIED_LIMIT = 50_000
+CALLERS, CALLERS_DEPTH = 2, 12
+"""How many callers of a line tell two executions of it apart, and how far they are looked for; as in frames.h."""
 _STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any model, bounded for recursion
 
-_LIBRARY, _USER, _BACKWARD, _COMPILED, _PRINTING = range(5)
+_LIBRARY, _USER, _BACKWARD, _COMPILED, _PRINTING, _LAUNCHER = range(6)
 # By identity: hashing a code object reads all of its bytecode, and this is asked several times for every op.
 _kinds: dict[int, int] = {}
 _forgotten = 0
@@ -33,6 +35,8 @@ def _folder(path: str) -> str:
 
 _TORCH = _folder(next(iter(torch.__path__)))
 _OWN = _folder(next(iter(tensortap.__path__)))
+_STARTS_PROGRAMS = _OWN + "debug/script/python.py"
+"""What called it, or calls the function that did, is no part of the program."""
 _STDLIB = _folder(sysconfig.get_paths()["stdlib"])
 _SITE = (_folder(sysconfig.get_paths()["purelib"]), _folder(sysconfig.get_paths()["platlib"]))
 
@@ -70,6 +74,8 @@ def _classify(code: CodeType) -> int:
         if file.endswith("/torch/_tensor_str.py") and code.co_name == "_str":
             return _PRINTING
         return _LIBRARY
+    if file == _STARTS_PROGRAMS:
+        return _LAUNCHER
     if file.startswith(_OWN) or (file.startswith(_STDLIB) and not file.startswith(_SITE)):
         return _LIBRARY
     return _USER
@@ -88,7 +94,7 @@ def first_user_frame(frame: FrameType | None) -> FrameType | None:
             kind = kind_of(code)
         if kind == _USER:
             return frame
-        if kind == _BACKWARD:
+        if kind in (_BACKWARD, _LAUNCHER):
             return None
         frame = frame.f_back
     return None
@@ -99,10 +105,29 @@ def capture_stack(frame: FrameType | None) -> tuple[Frame, ...]:
     frames: list[Frame] = []
     while frame is not None and len(frames) < _STACK_LIMIT:
         code = frame.f_code
-        if kind_of(code) == _USER:
+        kind = kind_of(code)
+        if kind == _USER:
             frames.append(Frame(code.co_filename, frame.f_lineno, code.co_qualname))
+        elif kind == _LAUNCHER:
+            break
         frame = frame.f_back
     return tuple(reversed(frames))
+
+
+def callers_of(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
+    """Where a line was called from: code and instruction of the user's next frames. Cheap to compare."""
+    found: list[tuple[int, int]] = []
+    looked_at = 0
+    frame = None if frame is None else frame.f_back
+    while frame is not None and len(found) < CALLERS and looked_at < CALLERS_DEPTH:
+        kind = kind_of(frame.f_code)
+        if kind == _USER:
+            found.append((id(frame.f_code), frame.f_lasti))
+        elif kind in (_BACKWARD, _LAUNCHER):
+            break
+        frame = frame.f_back
+        looked_at += 1
+    return tuple(found)
 
 
 def ran_compiled(frame: FrameType | None) -> bool:

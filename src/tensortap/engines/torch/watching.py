@@ -21,7 +21,7 @@ from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.schema import UNINITIALISED
 from tensortap.engines.torch.values import view_of
 from tensortap.ops.debug_ops import DebugNumericSummary
-from tensortap.records import Node
+from tensortap.records import Circumstances, Node
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
@@ -108,13 +108,19 @@ class Watching:
             places, summaries = zip(*wanted, strict=True)
             hand_over_summaries(self._publisher, summaries, rows[list(places)])
 
-    def finish(self, nodes: Sequence[Node], error: str | None, unrecorded: int = 0) -> None:
+    def finish(
+        self,
+        nodes: Sequence[Node],
+        error: str | None,
+        unrecorded: int = 0,
+        circumstances: Circumstances | None = None,
+    ) -> None:
         """The run is over: bring the summaries over, then tell the publisher."""
         try:
             self._pills.flush()
             self._collect()
         finally:
-            self._publisher.finish(nodes, error, unrecorded)
+            self._publisher.finish(nodes, error, unrecorded, circumstances)
 
     def _defer_summaries(self, wanted: Wanted, node: Node, slot: int, tensor: torch.Tensor) -> Wanted:
         """Start the summaries among the wanted debug ops on the device; what is left to do."""

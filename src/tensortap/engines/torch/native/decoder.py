@@ -29,7 +29,7 @@ from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.plans import NativePlan
 from tensortap.engines.torch.native.scopes import NativeScopes
-from tensortap.engines.torch.program import Program, clean_path, variable_node
+from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.schema import Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources, hidden_view_node
@@ -66,6 +66,7 @@ class _Run:
         lanes: NativePlan,
     ) -> None:
         self.plan = plan
+        self.program = program
         self.observation = observation
         self.sources = Sources(program, decoder, decoder, observation, _never_used)  # type: ignore[arg-type]
         self.sources.owners = _Owners(decoder)
@@ -152,6 +153,8 @@ class Decoder:
         emits = bool(plan.taps or plan.captures or plan.watching is not None)
         keep_bad = 0 if plan.watching is None else plan.watching.bad.limit
         session = self.library.tt_begin(self.handle, lanes.handle, emits, keep_bad)
+        if plan.watching is not None:
+            self.library.tt_set_index(self.handle, plan.watching.publisher.info.index)
         if plan.traced:
             self.library.tt_trace(self.handle)
         if plan.limits is not None:
@@ -178,6 +181,7 @@ class Decoder:
             raise
         finally:
             observation.nodes[:] = self._executed()
+            self._tell_of_bad(observation)
             observation.unrecorded = self.library.tt_unrecorded(self.handle)
             if plan.traced:
                 nbytes = 40 * self.library.tt_execution_count(self.handle)
@@ -185,6 +189,13 @@ class Decoder:
             self.library.tt_end(self.handle, session)
             self._run = None
             self._call = _ARGUMENTS_OF_NOTHING
+
+    def _tell_of_bad(self, observation: Observation) -> None:
+        gone, arrivals = self.library.tt_bad_values(self.handle)
+        observation.gone += map(self._tensor_name, gone)
+        observation.came_from.update(
+            (self._tensor_name(value), (run, self._tensor_name(origin))) for value, run, origin in arrivals
+        )
 
     def _executed(self) -> list[Node]:
         """The nodes of the run; for a program that repeats itself, from memory."""
@@ -390,7 +401,7 @@ class Decoder:
     def unknown_module(self, module: nn.Module, parent: int) -> int:
         """The scope of a module that the program was not known to have."""
         above = self._scope_names[parent].removeprefix("recompute/")
-        return self.scope(f"{above}{clean_path(type(module).__name__)}/")
+        return self.scope(f"{self._current.program.path_of_unknown(module, above)}/")
 
     def recomputed_scope(self, scope: int) -> int:
         """The scope of a module that the backward pass calls again."""

@@ -18,9 +18,11 @@ struct Line {
   const void* code = nullptr;
   const void* instruction = nullptr;
   bool prints = false;  // no part of the program: a tensor is being shown
+  uint64_t callers = 0;  // hash of where the line was called from
 };
 
-enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4 };  // as in source.py
+enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5 };  // as in source.py
+constexpr int kCallers = 2, kCallersDepth = 12;
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
 #define TENSORTAP_READS_FRAMES 1
@@ -79,17 +81,32 @@ class Codes {
     for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
       PyObject* code = frame->code;
       if (code == nullptr || !PyCode_Check(code)) continue;
-      auto& recent = recent_[(reinterpret_cast<uintptr_t>(code) >> 4) % recent_.size()];
-      if (recent.first != code) {
-        auto found = kinds_.find(code);
-        recent = {code, found != kinds_.end() ? found->second : (kinds_[code] = classify(code))};
-      }
-      const int kind = recent.second;
-      if (kind == kUser) return {code, frame->instruction, false};
-      if (kind == kBackward) return {};
+      const int kind = kind_of(code, classify);
+      if (kind == kUser) return {code, frame->instruction, false, callers_of(frame, classify)};
+      if (kind == kBackward || kind == kLauncher) return {};
       if (kind == kPrinting) return {nullptr, nullptr, true};
     }
     return {};
+  }
+
+  template <class Classify>
+  uint64_t callers_of(const Frame* frame, Classify classify) {
+    uint64_t hash = 0;
+    int left = kCallers;
+    frame = frame->previous;
+    for (int depth = 0; frame != nullptr && left > 0 && depth < kCallersDepth; ++depth, frame = frame->previous) {
+      PyObject* code = frame->code;
+      if (code == nullptr || !PyCode_Check(code)) continue;
+      const int kind = kind_of(code, classify);
+      if (kind == kUser) {
+        hash = (hash ^ reinterpret_cast<uintptr_t>(code)) * 0x9E3779B97F4A7C15ull;
+        hash = (hash ^ reinterpret_cast<uintptr_t>(frame->instruction)) * 0x9E3779B97F4A7C15ull;
+        left -= 1;
+      } else if (kind == kBackward || kind == kLauncher) {
+        break;
+      }
+    }
+    return hash;
   }
 
   void forget() {
@@ -98,6 +115,16 @@ class Codes {
   }
 
  private:
+  template <class Classify>
+  int kind_of(PyObject* code, Classify classify) {
+    auto& recent = recent_[(reinterpret_cast<uintptr_t>(code) >> 4) % recent_.size()];
+    if (recent.first != code) {
+      auto found = kinds_.find(code);
+      recent = {code, found != kinds_.end() ? found->second : (kinds_[code] = classify(code))};
+    }
+    return recent.second;
+  }
+
   ska::flat_hash_map<PyObject*, int> kinds_;
   std::array<std::pair<PyObject*, int>, 1024> recent_{};
 };

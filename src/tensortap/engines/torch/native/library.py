@@ -30,6 +30,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_start": (None, (_POINTER, _POINTER)),
     "tt_stop": (None, (_POINTER, _POINTER)),
     "tt_end": (None, (_POINTER, _POINTER)),
+    "tt_set_index": (None, (_POINTER, _LONG)),
+    "tt_bad_values": (ctypes.py_object, (_POINTER,)),
     "tt_node_count": (_LONG, (_POINTER,)),
     "tt_nodes": (_POINTER, (_POINTER,)),
     "tt_trace": (None, (_POINTER,)),

@@ -44,6 +44,7 @@ namespace {
 
 constexpr int kMaxVariants = 4;
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
+constexpr size_t kMostSurvivors = 10'000;  // bad values that are remembered from run to run
 constexpr int32_t kNone = -1;
 constexpr uint64_t kNoSequence = UINT64_MAX;  // of nodes that belong to a parameter
 
@@ -159,8 +160,23 @@ struct Limits {
   size_t nodes = SIZE_MAX, made = SIZE_MAX, outside = SIZE_MAX;
 };
 
+// A bad value that has outlived the run that made it. The weak pointer keeps its address from being used again.
+struct Survivor {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  int64_t run;
+  Value value;
+};
+
+// A tensor that came bad from outside, and the run and value it is from.
+struct Arrival {
+  Value value;
+  int64_t run;
+  Value origin;
+};
+
 struct Run {
   uint64_t id = 0, generation = 0;
+  int64_t index = -1;  // its number in its session, -1 if it has none
   std::vector<int32_t> nodes;
   Limits limits;
   size_t made = 0;  // nodes that had to be built
@@ -180,6 +196,8 @@ struct Run {
   int64_t began = 0;  // a time before the records of the last op
   int bad_left = 0;  // makers of bad values still to be shown
   ska::flat_hash_map<Value, int> bad;
+  std::vector<Arrival> arrivals;
+  std::vector<Value> gone;  // bad values whose memory is free
 };
 
 // Held for a microsecond at a time, and hardly ever by two threads: only who flushes the records of a run that hangs, and
@@ -340,6 +358,7 @@ class Observer {
 
     uint64_t begin = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
     begin = mix(begin, reinterpret_cast<uint64_t>(line.code));
+    begin = mix(begin, line.callers);
     for (Value value : call.inputs) begin = mix(begin, uint64_t(value));
     for (int32_t writer : call.controls) begin = mix(begin, uint64_t(writer) + (uint64_t(1) << 40));
     call.begin = mix(begin, uint64_t(call.forward));
@@ -525,6 +544,9 @@ class Observer {
     run.in_modules = false;
     run.unrecorded = 0;
     run.executions.clear();
+    run.arrivals.clear();
+    run.gone.clear();
+    run.index = -1;
     run.traced = false;
     run.values.clear();
     run.owners.clear();
@@ -549,6 +571,25 @@ class Observer {
     for (Lane& lane : run.lanes) lane.discard();
     run.lanes.clear();
     run.plan = nullptr;
+  }
+
+  // What becomes of the bad values of a run that is over: their memory is free, or they may be used in a later run.
+  void see_off_bad() {
+    run.gone.clear();
+    for (auto it = survivors_.begin(); it != survivors_.end();) {
+      const bool forget = it->second.storage.expired() || run.values.was_written(it->first);
+      it = forget ? survivors_.erase(it) : std::next(it);
+    }
+    if (run.bad.empty()) return;
+    run.values.each_storage([this](Value value, const void* address, const Memory&,
+                                   const c10::weak_intrusive_ptr<c10::StorageImpl>& storage) {
+      if (run.bad.find(value) == run.bad.end()) return;
+      if (storage.expired()) {
+        run.gone.push_back(value);
+      } else if (survivors_.size() < kMostSurvivors) {
+        survivors_.emplace(address, Survivor{storage, run.index, value});
+      }
+    });
   }
 
   void node_changed(int32_t node) {
@@ -1155,6 +1196,7 @@ class Observer {
     const int kinds = emit(node, 0, tensor, false);
     note_bad(value, kinds);
     if (kinds > 0) {
+      note_arrival(value, tensor);
       outputs_.assign(1, &tensor);
       show_bad(nullptr, node, kinds);
     }
@@ -1163,7 +1205,13 @@ class Observer {
   // ---- bad values ----
 
   void note_bad(Value value, int kinds) {
-    if (run.seeks_bad && kinds > 0) run.bad[value] = kinds;
+    if (kinds > 0) run.bad[value] = kinds;
+  }
+
+  void note_arrival(Value value, const at::Tensor& tensor) {
+    if (survivors_.empty() || !has_plain_storage(tensor)) return;
+    auto found = survivors_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found != survivors_.end()) run.arrivals.push_back({value, found->second.run, found->second.value});
   }
 
   int kinds_of_inputs(const Pending& call) const {
@@ -1301,6 +1349,7 @@ class Observer {
   ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
   ska::flat_hash_map<const void*, int32_t> module_scopes_;
   std::vector<uint32_t> node_versions_;
+  ska::flat_hash_map<const void*, Survivor> survivors_;
   std::vector<uint8_t> shown_bad_;  // by node: kinds of bad values whose making has been shown
   std::vector<std::pair<size_t, at::Tensor>> unseen_;
   std::vector<const at::Tensor*> outputs_;
@@ -1480,6 +1529,29 @@ EXPORT void tt_end(Observer* observer, Session* session) {
   std::swap(session->saved, thread);
   thread.calls += session->saved.calls;  // of a run inside a run, which the profiler of the outer one has seen
   delete session;
+}
+
+EXPORT void tt_set_index(Observer* observer, int64_t index) { observer->run.index = index; }
+
+// Before a run ends: the values whose memory is free, and (value, run, value there) of those that came bad from earlier runs.
+EXPORT PyObject* tt_bad_values(Observer* observer) {
+  try {
+    observer->see_off_bad();
+    const Run& run = observer->run;
+    Object gone(PyList_New(0)), arrivals(PyList_New(0));
+    for (Value value : run.gone) {
+      Object number(PyLong_FromLongLong(value));
+      if (PyList_Append(gone.get(), number.get()) != 0) throw Interrupted();
+    }
+    for (const Arrival& arrival : run.arrivals) {
+      Object row(Py_BuildValue("(LLL)", (long long)arrival.value, (long long)arrival.run, (long long)arrival.origin));
+      if (PyList_Append(arrivals.get(), row.get()) != 0) throw Interrupted();
+    }
+    return Py_BuildValue("(OO)", gone.get(), arrivals.get());
+  } catch (...) {
+    PyErr_Clear();
+    return Py_BuildValue("([][])");
+  }
 }
 
 EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }

@@ -69,6 +69,7 @@ struct Memory {
   Place root{};
   c10::ScalarType root_dtype{};
   bool plain = false;
+  int32_t storage = -1;  // its place among the storages, if it is plain
 };
 
 struct Origin {
@@ -92,6 +93,12 @@ class Values {
     return found == memory_of_.end() ? nullptr : &memories_[found->second];
   }
 
+  // Whether the run has written to a storage.
+  bool was_written(const void* storage) const {
+    auto found = memory_of_.find(storage);
+    return found != memory_of_.end() && memories_[found->second].version != 0;
+  }
+
   Memory& memory(const Origin& origin) { return memories_[origin.memory]; }
 
   Origin& assign(const at::Tensor& tensor, const Place& place, Value value) {
@@ -104,6 +111,7 @@ class Values {
       memory_of_.emplace(place.memory, index);
       memories_.push_back({0, -1, place, tensor.scalar_type(), has_plain_storage(tensor)});
       if (memories_.back().plain) {
+        memories_.back().storage = int32_t(storages_.size());
         storages_.emplace_back(tensor.storage().getWeakStorageImpl());
       } else {
         objects_.emplace_back(tensor.getIntrusivePtr());
@@ -123,6 +131,17 @@ class Values {
     }
     origin.source = int32_t(sources.size());
     sources.push_back(std::move(source));
+  }
+
+  // Shows every value whose memory is as it left it: the value, and its storage.
+  template <class Show>
+  void each_storage(Show show) {
+    for (auto& [place, origin] : origins_) {
+      const Memory& memory = memories_[origin.memory];
+      if (memory.storage >= 0 && origin.version == memory.version) {
+        show(origin.value, place.memory, memory, storages_[size_t(memory.storage)]);
+      }
+    }
   }
 
   void clear() {

@@ -1,7 +1,8 @@
 """Where the runs of a program begin and end that nobody changed.
 
 Runs follow each other without a gap, so that no op of the program goes unseen; what prepares a batch belongs to the
-step that uses it. The first begins when the program makes an optimizer, or calls a model. A run ends
+step that uses it. What the program does before it makes an optimizer, or calls a model, is a run of its own, the
+preparation, which is kept if a bad value is made in it. Any other run ends
 
 - when the optimizers that stepped in the run before have stepped again: normally, with the step of the only one;
 - when a model is called after an optimizer has stepped (the two phases of a GAN are two runs);
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import sys
 import threading
 import weakref
@@ -28,12 +30,14 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.data import Dataset
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.limits import MOST_NODES, Limits
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
+from tensortap.records import Circumstances
 
 __all__ = ["Follower", "Watch"]
 
@@ -45,6 +49,9 @@ _CALLS_LIMIT = 1024
 _MOST_OUTSIDE = 2_000
 """Nodes of a run that has called no model: each op costs a name of its own there. A program whose steps are longer
 shows it by stepping, and then has more."""
+
+_FETCHES_DATA = "/torch/utils/data/_utils/fetch.py"
+_FRAMES_LOOKED_AT = 40
 
 _COMPILED = "tensortap.engines.torch.compiled"
 """Imported when a program compiles with our backend: in watched runs it stays compiled, if no hook disturbs it."""
@@ -72,6 +79,17 @@ class Watch(Protocol):
     @property
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
+
+    @property
+    def prepares(self) -> bool:
+        """To be set: whether the run that begins next comes before all others, and is kept only for bad values."""
+
+    @prepares.setter
+    def prepares(self, value: bool) -> None: ...
+
+    @property
+    def keeps_preparation(self) -> bool:
+        """Whether such a run was kept."""
 
     def is_settled(self) -> bool:
         """Wait until it is known whether a bad value has been found."""
@@ -101,6 +119,7 @@ class Follower:
         self._calls = 0
         self._trains = False
         self._depth = 0
+        self._preparation: Any = None
         self._limits = self._session.limits = Limits(outside=_MOST_OUTSIDE)
         self._stops = False
         self._given_up = False
@@ -132,9 +151,13 @@ class Follower:
             setattr(owner, name, ours)
         self._step_handle = register_optimizer_step_pre_hook(self._before_step)
         self._hook_modules()
+        if threading.current_thread() is threading.main_thread():
+            self._attempt(self._prepare)
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
+        if generation() == self._generation and threading.current_thread() is threading.main_thread():
+            self._attempt(self._end_preparation)
         if self._is_here():
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
@@ -208,7 +231,7 @@ class Follower:
 
     def _on_model(self, module: nn.Module, args: Any) -> None:
         """A module is called from outside all modules, by the program or, recomputing, by the backward pass."""
-        if torch._C._current_autograd_node() is not None:
+        if torch._C._current_autograd_node() is not None or _is_loading_data(sys._getframe(1)):
             return
         learned = self._models.learn(module, sys._getframe(1))
         trains = torch.is_grad_enabled() and module.training and bool(self._optimizers)
@@ -235,7 +258,32 @@ class Follower:
 
     # --- runs --------------------------------------------------------------------------------------
 
+    def _prepare(self) -> None:
+        """Watch what the main thread does before the first model and optimizer."""
+        self._watch.prepares = True
+        self._session.circumstances = Circumstances(is_preparation=True)
+        block = self._monitor.run(hooks=self._watch.hooks[:1])
+        block.__enter__()
+        self._preparation = block
+
+    def _end_preparation(self) -> None:
+        """The program begins to train or to evaluate, or is over."""
+        block, self._preparation = self._preparation, None
+        if block is None:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            # It began in a thread that goes on; only there it could be ended.
+            self._monitor.abandon_run()
+        else:
+            block.__exit__(None, None, None)
+        self._session.global_step = 0
+        self._session.circumstances = Circumstances()
+        if not self._watch.keeps_preparation:
+            self._session.number_runs_anew()
+        self._watch.prepares = False
+
     def _next_run(self) -> None:
+        self._end_preparation()
         self._end_run(None)
         self._models.refresh()
         block = self._monitor.run()
@@ -254,6 +302,7 @@ class Follower:
         block, self._block = self._block, None
         if block is None:
             return
+        self._session.circumstances = self._circumstances()
         if self._stepped:
             self._watch.seen.steps += 1
             self._expected = self._stepped
@@ -266,6 +315,18 @@ class Follower:
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self._session.global_step = self._watch.seen.steps
+
+    def _circumstances(self) -> Circumstances:
+        rates = {
+            type(optimizer).__name__: float(optimizer.param_groups[0].get("lr", math.nan))
+            for optimizer in self._optimizers
+            if optimizer.param_groups
+        }
+        return Circumstances(
+            trains=(self._trains or bool(self._stepped)) if self._calls or self._stepped else None,
+            learning_rates={name: rate for name, rate in rates.items() if math.isfinite(rate)},
+            counts_steps=bool(self._optimizers),
+        )
 
     def _stop_if_bad(self) -> None:
         """End the program if that is wanted and there is reason to, by an exception that its loops let pass."""
@@ -311,3 +372,17 @@ class Follower:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+def _is_loading_data(frame: FrameType | None) -> bool:
+    """Whether a data set or a loader is at work: what it calls belongs to the step that will use its data."""
+    for _ in range(_FRAMES_LOOKED_AT):
+        if frame is None:
+            return False
+        code = frame.f_code
+        if code.co_filename.endswith(_FETCHES_DATA):
+            return True
+        if code.co_name == "__getitem__" and isinstance(frame.f_locals.get("self"), Dataset):
+            return True
+        frame = frame.f_back
+    return False

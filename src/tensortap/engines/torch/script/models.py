@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from types import FrameType
@@ -20,6 +21,8 @@ class Models:
 
     def __init__(self) -> None:
         self.program = Program()
+        self.program.name_of = self._name_of
+        self._names: weakref.WeakKeyDictionary[nn.Module, str | None] = weakref.WeakKeyDictionary()
         self._models: dict[str, weakref.ref[nn.Module]] = {}
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -47,10 +50,17 @@ class Models:
 
     def learn(self, module: nn.Module, frame: FrameType) -> bool:
         """Take a model that is called to the known ones, unless it is a part or a wrapper of one of them."""
-        if module in self._known:
+        if module in self._known or _is_being_made(frame):
             return False
         named = next((name for name, each in _modules_around(frame) if each is module), None)
         return self._add(named or type(module).__name__.lower(), module)
+
+    def _name_of(self, module: nn.Module) -> str | None:
+        """The variable that holds a module without parameters, such as a loss."""
+        if module not in self._names:
+            named = (name for name, each in _modules_around(sys._getframe(1)) if each is module)
+            self._names[module] = next(named, None)
+        return self._names[module]
 
     def _add(self, name: str, module: nn.Module) -> bool:
         if module in self._known:
@@ -61,6 +71,11 @@ class Models:
         if all(id(each) in known for each in module.parameters()):
             return False
         self._known.update(module.modules())
+        parts = {id(each) for each in module.modules()}
+        for part, reference in list(self._models.items()):
+            if id(reference()) in parts:  # it has turned out to be part of a larger one
+                del self._models[part]
+                self.program.modules.pop(part, None)
         name = base = clean_path(name) or "model"
         number = 0
         while name in self._models and self._models[name]() is not None:
@@ -69,6 +84,18 @@ class Models:
         self._models[name] = weakref.ref(module)
         self.program.modules[name] = module
         return True
+
+
+def _is_being_made(frame: FrameType | None) -> bool:
+    """Whether a module is called by the constructor of another, which will be its parent under its proper name."""
+    frame = source.first_user_frame(frame)
+    while frame is not None:
+        code = frame.f_code
+        makes = code.co_name == "__init__" and code.co_argcount > 0
+        if makes and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module):
+            return True
+        frame = source.first_user_frame(frame.f_back)
+    return False
 
 
 def _modules_around(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
