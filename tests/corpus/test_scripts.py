@@ -40,9 +40,9 @@ def answer(script, root, tensortap=TENSORTAP):
 @pytest.mark.parametrize(
     ("script", "step", "phase", "node", "module", "kind"),
     [
-        ("classify.py", 1, "forward", "NegativeLogLikelihood/log", "NegativeLogLikelihood", "log-of-zero"),
+        ("classify.py", 1, "forward", "loss_function/log", "loss_function", "log-of-zero"),
         ("embed.py", 2, "backward", "gradients/sqrt_1/div", None, "sqrt-gradient-at-zero"),
-        ("resume.py", 0, "parameter", "model/1/running_var", "model/1", "bad-parameter"),
+        ("resume.py", 0, "forward", "copy__6", None, "bad-input"),
     ],
 )
 def test_a_script_with_a_fault(script, step, phase, node, module, kind, tmp_path):

@@ -198,8 +198,9 @@ def _candidates(finding: Finding, facts: RunFacts | None) -> list[str]:
 
 def learning_rate(facts: RunFacts) -> float | None:
     """The learning rate, if the engine knew it or the optimizer's operations show it; None otherwise."""
-    for rate in facts.circumstances.learning_rates.values():
-        return rate
+    told = list(facts.circumstances.learning_rates.values())
+    if told:
+        return told[0]
     for name in facts.nodes:
         if name.startswith("optimizer/"):
             rate = _rate(facts.nodes[name])

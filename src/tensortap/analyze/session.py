@@ -73,7 +73,8 @@ def search_session(
         if found is not None and (first is None or _precedes(found, first)):
             first, home = found, facts
     if first is not None:
-        first = _told_whole(session, first, home, runs)
+        made = None if home is None else _maker_in_earlier_run(first, home, runs)
+        first = made or _told_whole(session, first, home, runs)
         reports = [_with_first(report, first) for report in reports]
     counts = session.counts()
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
@@ -176,9 +177,6 @@ def _told_whole(
     session: SessionDir, first: Finding, facts: RunFacts | None, runs: Sequence[RunRef]
 ) -> Finding:
     """The finding with what earlier runs say about it."""
-    made = None if facts is None else _maker_in_earlier_run(first, facts, runs)
-    if made is not None:
-        return made
     if first.phase == "parameter" or (first.node.op_type.startswith("Var") and first.phase == "optimizer"):
         origin = _origin(session, first, runs)
         if origin.run is None:
@@ -221,8 +219,13 @@ def _maker_in_earlier_run(first: Finding, facts: RunFacts, runs: Sequence[RunRef
             else ""
         )
         when = f"step {first.step}" if first.step >= 0 else f"run {first.run}"
-        used = Origin(f"It was used first in {when}, by {user.name}{where}.", first.run, user.name)
-        return replace(made, origin=used, propagators=first.propagators, reached=first.reached)
+        used = f"It was used first in {when}, as {first.node.name}, by {user.name}{where}."
+        return replace(
+            made,
+            origin=Origin(used, first.run, user.name),
+            propagators=first.propagators,
+            reached=first.reached,
+        )
     return None
 
 

@@ -1,7 +1,7 @@
 """Class weights are one over the count of each class, and one class does not occur.
 
 answer: reciprocal | aten::reciprocal | forward | step 0 | module None | division-by-zero
-says: used first in step 0
+says: It was used first in step 0
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Data is standardised before the model exists; one column is constant.
 
 answer: div | aten::div | forward | step 0 | module None | division-by-zero
-says: used first in step 0
+says: It was used first in step 0
 """
 
 import torch

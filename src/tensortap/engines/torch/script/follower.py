@@ -265,6 +265,8 @@ class Follower:
         block = self._monitor.run(hooks=self._watch.hooks[:1])
         block.__enter__()
         self._preparation = block
+        self._unhook_modules()  # behind the hooks of the run, as always
+        self._hook_modules()
 
     def _end_preparation(self) -> None:
         """The program begins to train or to evaluate, or is over."""
