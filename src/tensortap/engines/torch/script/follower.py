@@ -73,6 +73,9 @@ class Watch(Protocol):
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
 
+    def stopping(self) -> None:
+        """Hear that the program is about to be ended."""
+
     def is_settled(self) -> bool:
         """Wait until it is known whether a bad value has been found."""
 
@@ -272,6 +275,7 @@ class Follower:
         watch = self._watch
         if watch.options.stop and not self._stops and watch.is_settled() and watch.found.is_set():
             self._stops = True
+            watch.stopping()
             raise SystemExit(1)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
