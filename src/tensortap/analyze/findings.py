@@ -187,6 +187,7 @@ class RunReport:
         intended: number of tensors with infinities that were put there on purpose.
         bad: number of bad tensors, whatever became of them.
         looked_at: number of tensors whose health is known.
+        was_tested: the program itself has tested a bad value and, as far as is known, gone on.
     """
 
     run: int
@@ -199,6 +200,7 @@ class RunReport:
     bad: int = 0
     looked_at: int = 0
     notices: tuple[str, ...] = ()
+    was_tested: bool = False
 
     @property
     def first_bad(self) -> Finding | None:

@@ -142,6 +142,7 @@ def search(
         len(judged.bad),
         len(facts.tensors),
         notices,
+        was_tested=bool(judged.tested) or judged.was_skipped,
     )
 
 

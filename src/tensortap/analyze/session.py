@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ def search_session(
     condition: Condition | None = None,
     task: int | None = None,
     goes_on: bool = False,
+    only: str | None = None,
+    cleared: Container[str] = (),
     progress: Progress = lambda items, total: items,
 ) -> Report:
     """The first bad value of a session.
@@ -43,11 +45,16 @@ def search_session(
         condition: replaces "holds NaN or infinities".
         task: only look at what this rank wrote.
         goes_on: the program is still running, so that nothing ended with the last run.
+        only: name of the one run to look at.
+        cleared: names of runs that are known to be good and are not looked at again.
         progress: wraps the runs that are looked at.
     """
-    suspects = session.suspects() if condition is None else {run.name for run in session.runs}
+    if only is not None:
+        suspects = {only}
+    else:
+        suspects = session.suspects() if condition is None else {run.name for run in session.runs}
     runs = sorted(session.runs, key=lambda run: (run.index, run.timestamp))
-    chosen = [run for run in runs if run.name in suspects]
+    chosen = [run for run in runs if run.name in suspects and run.name not in cleared]
     notices = list(session.notices)
     reports: list[RunReport] = []
     first: Finding | None = None
@@ -80,7 +87,12 @@ def search_session(
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
     if missing:
         notices.append(f"{missing} records were dropped or failed: what they would have shown is not known.")
-    if first is None and not looked_at and not counts.get("muted"):
+    if counts.get("unrecorded"):
+        notices.append(
+            f"{counts['unrecorded']} operations were not recorded, because their runs had too many: what they would "
+            "have shown is not known."
+        )
+    if first is None and not looked_at and not cleared and not counts.get("muted"):
         looked_at = sum(
             len(session.tensors(op)) for op in ("DebugNumericSummary", "DebugIdentity", "DebugNanCount")
         )
@@ -94,7 +106,7 @@ def search_session(
         later,
         tuple(session.tasks()),
         tuple(notices),
-        is_known=first is not None or bool(counts.get("muted")) or bool(looked_at),
+        is_known=first is not None or bool(cleared) or bool(counts.get("muted")) or bool(looked_at),
     )
 
 

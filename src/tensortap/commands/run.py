@@ -123,6 +123,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     voice = Voice.of_this_process(root)
     answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, options.filter, condition)
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
+    watch.on_stop = answerer.stopping
     watch.hooks.extend(_further_hooks(options, root))
     return partial(_start, program, watch, answerer)
 
@@ -132,6 +133,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
 
     from tensortap.commands.run_answer import name_warnings
     from tensortap.debug.script.frameworks import when_imported
+    from tensortap.sink.queue import shared_queue
 
     follower: Any = None
     interrupted = False
@@ -152,9 +154,13 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
             follower.end(error if answerer.failed else None)
 
     def finish() -> None:
-        if follower is not None:
-            follower.end()
-        answerer.finish(watch)
+        try:
+            if follower is not None:
+                follower.end()
+            answerer.finish(watch)
+        except KeyboardInterrupt:
+            shared_queue().abandon()
+            answerer.leave()
         if interrupted:
             # Python remembers it, to end as a process that was interrupted; executing any text makes it forget.
             with suppress(KeyboardInterrupt):

@@ -14,6 +14,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tensortap.commands.common import size_text
 
 if TYPE_CHECKING:
-    from tensortap.analyze.findings import Finding, Report
+    from tensortap.analyze.findings import Report
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
 
@@ -29,6 +30,9 @@ __all__ = ["Answerer", "name_warnings"]
 
 RANKS_SECS = 1.0
 """How long to wait for the records of other ranks before an answer that is about all of them."""
+
+PATIENCE_SECS = 1.0
+"""After how long at the end of the program we say what we are still doing."""
 
 
 def name_warnings() -> None:
@@ -76,8 +80,12 @@ class Answerer:
         self._condition = condition
         self._stream = sys.stderr
         self._lock = threading.Lock()
+        self._answering = threading.Lock()
         self._process = os.getpid()
-        self._finding: Finding | None = None
+        self._is_answered = False
+        self._ends: float | None = None
+        self._asked_for_patience = False
+        self._cleared: set[str] = set()
         self._ends_blank = False
         self.failed = False
 
@@ -90,20 +98,24 @@ class Answerer:
         """Whether something is really bad in a session to which this run has been added; if so, say what."""
         if self._voice.launch is not None:
             time.sleep(RANKS_SECS)
-        report = self._report(goes_on=True)
+        # What came from another rank may have been made there: then all that is new is looked at.
+        report = self._report(run_dir.name if self._voice.launch is None else None, goes_on=True)
         if report.first_bad is None:
             return False
-        self._finding = report.first_bad
-        if self._voice.takes("answer"):
-            self._answer(report)
+        self._answer_once(report)
         return True
+
+    def stopping(self) -> None:
+        """The program is about to be ended, for the answer that has been given."""
+        self._write(f"tensortap: ending {self._program}, because of --stop\n")
 
     def finish(self, watch: Any) -> None:
         """The program is over: write what is left, and say what was seen."""
         if os.getpid() != self._process:  # a forked child that ends by itself
             return
+        self._ends = time.monotonic()
         try:
-            watch.close()
+            watch.close(waiting=self._ask_for_patience)
             self._voice.ends()
             if self._voice.rank and not self.failed:
                 return
@@ -113,10 +125,12 @@ class Answerer:
                 if not self.failed:
                     self._voice.waits_for_the_others()
                 self._summarise(watch)
-        except KeyboardInterrupt:  # the user has lost patience with us, not with the program
-            pass
         except Exception as error:
             self.say(f"the summary failed: {error!r}")
+
+    def leave(self) -> None:
+        """The user has lost patience with us, not with the program."""
+        self.say(f"left as it is; what was written can be read in {self._shown_root}")
 
     def say(self, sentence: str) -> None:
         """One line, unless we are to be quiet."""
@@ -125,13 +139,55 @@ class Answerer:
 
     # ---
 
-    def _report(self, goes_on: bool = False) -> Report:
+    def _report(self, only: str | None = None, goes_on: bool = False) -> Report:
         from tensortap.analyze.session import search_session
         from tensortap.reader import SessionDir
 
-        return search_session(
-            SessionDir(self._root), exclude=self._exclude, condition=self._condition, goes_on=goes_on
+        # A finished run stays as it is: what has been looked at once is not looked at again.
+        report = search_session(
+            SessionDir(self._root),
+            exclude=self._exclude,
+            condition=self._condition,
+            only=only,
+            cleared=self._cleared,
+            goes_on=goes_on,
+            progress=self._with_patience,
         )
+        self._cleared.update(
+            each.name
+            for each in report.reports
+            if not each.findings and not each.was_tested and self._is_finished(each.name)
+        )
+        return report
+
+    def _ask_for_patience(self) -> None:
+        """Say, once, that the program is over and we are not."""
+        if self._ends is None or self._asked_for_patience or time.monotonic() - self._ends < PATIENCE_SECS:
+            return
+        self._asked_for_patience = True
+        self._write(
+            f"tensortap: {self._program} is over; writing and judging its last runs, Ctrl-C to leave\n"
+        )
+
+    def _with_patience(self, runs: Iterable[Any], number: int) -> Iterator[Any]:
+        for run in runs:
+            self._ask_for_patience()
+            yield run
+
+    def _is_finished(self, run: str) -> bool:
+        from tensortap.store.description import RUNNING, read_description
+
+        return read_description(self._root / run).status != RUNNING
+
+    def _last_report(self, watch: Any) -> Report:
+        if watch.seen.suspected or self._voice.launch is not None:
+            return self._report()
+        from tensortap.analyze.findings import Report
+        from tensortap.reader import SessionDir
+
+        return Report(
+            self._root, None, (), len(SessionDir(self._root)), watch.seen.tensors
+        )  # nothing was ever bad
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
@@ -144,14 +200,20 @@ class Answerer:
             self.say(f"nothing was seen of {self._program}: {why}")
             return
         self._ends_blank = False  # the program may have printed something since
-        report = self._report()
-        if report.first_bad is not None and self._finding is None and self._voice.takes("answer"):
-            self._answer(report)
-        elif report.first_bad is None and self._quiet:
+        report = self._last_report(watch)
+        if report.first_bad is not None:
+            self._answer_once(report)
+        elif self._quiet:
             return
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
         self._show(_summary(watch, report, self._shown_root, self._voice.rank, question))
+
+    def _answer_once(self, report: Report) -> None:
+        with self._answering:  # whoever comes second waits until it has been said
+            if not self._is_answered and self._voice.takes("answer"):
+                self._answer(report)
+            self._is_answered = True
 
     def _answer(self, report: Report) -> None:
         from tensortap.report.answer import answer_of_finding
@@ -214,6 +276,12 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     ]
     if seen.skipped:
         facts.append(f"{_count(seen.skipped, 'step')} skipped by the gradient scaler")
+    if seen.unrecorded is not None:
+        run, left_out, executed, runs = seen.unrecorded
+        more = f" (and some of {_count(runs - 1, 'more run')})" if runs > 1 else ""
+        facts.append(
+            f"{left_out:,} of {_count(executed, 'operation')} of run {run} not recorded: over the limit{more}"
+        )
     if seen.elsewhere:
         facts.append(f"{_count(seen.elsewhere, 'step')} in other threads, which were not watched")
     page.line(("tensortap", "bold"))

@@ -54,6 +54,7 @@ class WriterQueue:
         _queues.add(self)
 
     def _reset(self) -> None:
+        self._abandoned = False
         self._jobs: deque[tuple[Callable[[], None], int]] = deque()
         self._later: deque[tuple[float, Callable[[], None]]] = deque()
         self._changed = threading.Condition(threading.Lock())
@@ -110,7 +111,7 @@ class WriterQueue:
             return False  # a job that waits for itself
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while self._jobs or self._busy:
+            while (self._jobs or self._busy) and not self._abandoned:
                 if not self._ensure_thread():
                     self._do_all_here()
                     return True
@@ -120,6 +121,14 @@ class WriterQueue:
                     return False
                 self._changed.wait(left)
         return True
+
+    def abandon(self) -> None:
+        """Do nothing more, and let nobody wait: what has not been written stays so."""
+        self._abandoned = True
+        with self._changed:
+            self._jobs.clear()
+            self._later.clear()
+            self._changed.notify_all()
 
     def _ensure_thread(self) -> bool:
         """Start the thread, or another one if it died; False if no thread can be started any more."""

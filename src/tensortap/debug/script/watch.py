@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from tensortap.debug.dumper import FLUSH_SECS, Dumper
 from tensortap.debug.hooks import DumpingDebugHook
 from tensortap.debug.non_interactive import WatchFn
 from tensortap.debug.script.alarm import Alarm, Condition
+from tensortap.debug.script.polite import Politely
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
 from tensortap.sink.base import Counts, RunEnd, Sink, log
@@ -32,8 +34,8 @@ __all__ = ["ScriptOptions", "ScriptWatch", "is_sample"]
 JUDGE_SECS = 20.0
 """How long the end of a run waits to be told whether its bad values are meant, if it has to stop there."""
 
+_GLANCE_SECS = 0.5
 _SUSPECTED_KEPT = 32  # a program that makes new names in every run must not fill the disk
-_WAITING_LIMIT = 2
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Seen:
         records: records made.
         tensors: different tensors, as far as they were counted.
         suspected: runs in which something bad was new.
+        unrecorded: of the first run that was too long to be recorded whole, its number, how many of its operations were
+            left out, and how many it had; and how many such runs there were.
         kept: what became of the records of each run that is kept.
     """
 
@@ -100,6 +104,7 @@ class Seen:
     records: int = 0
     tensors: int = 0
     suspected: int = 0
+    unrecorded: tuple[int, int, int, int] | None = None
     kept: list[Counts] = field(default_factory=list)
 
 
@@ -114,6 +119,7 @@ class ScriptWatch:
     Attributes:
         hooks: to be called around every run; others may be added before the first.
         seen: counts.
+        on_stop: called before the program is ended.
         root: the session directory, claimed for this process.
         prepares: the next run comes before all models and optimizers; it is kept only if a bad value is made in it.
         keeps_preparation: it was.
@@ -130,7 +136,9 @@ class ScriptWatch:
         self.hooks: list[Any] = [self._hook]
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
+        self.on_stop: Callable[[], None] = lambda: None
         self._settled = 0
+        self._hurry = threading.Event()
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
@@ -142,12 +150,25 @@ class ScriptWatch:
 
     def is_settled(self, timeout: float = JUDGE_SECS) -> bool:
         """Wait until all suspected runs so far have been judged; False if that takes too long."""
-        if self._settled == self.seen.suspected:
+        suspected = self.seen.suspected
+        if self._settled == suspected:
             return True
-        self._settled = self.seen.suspected
         shared_queue().drain(timeout)
-        with self._waiting.all_tasks_done:
-            return self._waiting.all_tasks_done.wait_for(lambda: not self._waiting.unfinished_tasks, timeout)
+        self._hurry.set()
+        try:
+            with self._waiting.all_tasks_done:
+                settled = self._waiting.all_tasks_done.wait_for(
+                    lambda: not self._waiting.unfinished_tasks, timeout
+                )
+        finally:
+            self._hurry.clear()
+        if settled:
+            self._settled = suspected
+        return settled
+
+    def stopping(self) -> None:
+        """The program is about to be ended."""
+        self.on_stop()
 
     def forget_preparation(self) -> None:
         """Nothing is kept of what came before the first run, which is the first to be counted."""
@@ -155,31 +176,44 @@ class ScriptWatch:
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
-        if self.found.is_set() or self._waiting.qsize() >= _WAITING_LIMIT:
+        if self.found.is_set() or self._waiting.qsize() >= _SUSPECTED_KEPT:
             return
         self._waiting.put(run_dir)
         if self._judging is None:
             self._judging = threading.Thread(target=self._work, name="tensortap-judge", daemon=True)
             self._judging.start()
 
-    def close(self, timeout: float = FLUSH_SECS) -> None:
-        """Keep the last runs, wait until everything is written and judged; harmless when called again."""
+    def close(self, timeout: float = FLUSH_SECS, waiting: Callable[[], None] = lambda: None) -> None:
+        """Keep the last runs, wait until everything is written and judged; harmless when called again.
+
+        Args:
+            timeout: the longest wait for each of the two.
+            waiting: called now and then while that lasts.
+        """
         if os.getpid() == self._pid:
             self._dumper.settle()
             self._dumper.keep_last()
-            self._dumper.close(timeout)
-            self.is_settled(timeout)
+            _wait_for(shared_queue().drain, timeout, waiting)
+            self._dumper.close(_GLANCE_SECS)
+            _wait_for(self.is_settled, timeout, waiting)
 
     def _work(self) -> None:
         while True:
             run_dir = self._waiting.get()
             try:
-                if not self.found.is_set() and self._judge(run_dir):
-                    self.found.set()
+                with Politely(self._hurry):
+                    if not self.found.is_set() and self._judge(run_dir):
+                        self.found.set()
             except Exception:
                 log.warning("tensortap could not analyse %s", run_dir, exc_info=True)
             finally:
                 self._waiting.task_done()
+
+
+def _wait_for(is_done: Callable[[float], bool], timeout: float, waiting: Callable[[], None]) -> None:
+    deadline = time.monotonic() + timeout
+    while not is_done(_GLANCE_SECS) and time.monotonic() < deadline:
+        waiting()
 
 
 class _ScriptHook(DumpingDebugHook):
@@ -229,7 +263,7 @@ class _ScriptDumper(Dumper):
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         keep = self._options.keep == "all" or (self._options.keep == "samples" and is_sample(info.index))
         keep = keep and not self._watch.prepares
-        return _ListeningSink(self._keeper, open_file, self._watch, self._alarm, keep)
+        return _ListeningSink(self._keeper, open_file, self._watch, self._alarm, keep, info.index)
 
 
 class _ListeningSink(RetainedSink):
@@ -242,10 +276,12 @@ class _ListeningSink(RetainedSink):
         watch: ScriptWatch,
         alarm: Alarm,
         keep: bool,
+        index: int,
     ) -> None:
         super().__init__(keeper, lambda: self._opened(open_file))
         self._watch = watch
         self._alarm = alarm
+        self._index = index
         self._is_suspected = False
         self._is_preparation = watch.prepares
         self._records = 0
@@ -288,6 +324,10 @@ class _ListeningSink(RetainedSink):
         seen.runs += 1
         seen.records += self._records
         seen.tensors = max(seen.tensors, self._tensors)
+        if end.unrecorded:
+            executed = end.unrecorded + len(end.nodes)
+            *first, runs = seen.unrecorded or (self._index, end.unrecorded, executed, 0)
+            seen.unrecorded = (first[0], first[1], first[2], runs + 1)
         super().finish(end)
         if self._is_suspected and isinstance(self._file, FileSink):
             # In the queue behind everything that was written: the directory is complete then.

@@ -91,6 +91,9 @@ class Watch(Protocol):
     def keeps_preparation(self) -> bool:
         """Whether such a run was kept."""
 
+    def stopping(self) -> None:
+        """Hear that the program is about to be ended."""
+
     def is_settled(self) -> bool:
         """Wait until it is known whether a bad value has been found."""
 
@@ -335,6 +338,7 @@ class Follower:
         watch = self._watch
         if watch.options.stop and not self._stops and watch.is_settled() and watch.found.is_set():
             self._stops = True
+            watch.stopping()
             raise SystemExit(1)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:

@@ -1,0 +1,99 @@
+"""Programs as strangers write them, through `tensortap run`: the answer must be right in everything, or there is none.
+
+Each program is a file. Those with a fault say the answer in their first lines, and mark the line at fault with `# here` and
+the line that called it, where it matters, with `# from`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensortap.analyze.session import search_session
+from tensortap.reader import SessionDir
+
+PROGRAMS = Path(__file__).parent / "programs"
+FAULTY = sorted((PROGRAMS / "faulty").glob("*.py"))
+HEALTHY = sorted((PROGRAMS / "healthy").glob("*.py"))
+
+pytestmark = pytest.mark.parametrize("interceptor", ["native", "dispatch"])
+
+
+@pytest.fixture(scope="module")
+def starter():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.corpus.starter"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    yield process
+    process.stdin.close()
+    process.wait(60)
+
+
+@pytest.fixture
+def report_of(starter, interceptor, tmp_path):
+    """What is found in a program: the report, and what was said while it ran."""
+
+    def run(program, *options):
+        request = {
+            "program": str(program),
+            "root": str(tmp_path / "run"),
+            "log": str(tmp_path / "log"),
+            "interceptor": interceptor,
+            "options": options,
+        }
+        starter.stdin.write(json.dumps(request) + "\n")
+        starter.stdin.flush()
+        status = json.loads(starter.stdout.readline())["status"]
+        return search_session(SessionDir(tmp_path / "run")), status, (tmp_path / "log").read_text()
+
+    return run
+
+
+def marked(program, mark):
+    """Number of the line that ends in a mark, None if there is none."""
+    lines = program.read_text().splitlines()
+    return next((number for number, text in enumerate(lines, 1) if text.endswith(mark)), None)
+
+
+@pytest.mark.parametrize("program", FAULTY, ids=lambda path: path.stem)
+def test_the_answer_is_right_in_everything(program, report_of):
+    text = program.read_text()
+    node, op_type, phase, when, module, kind = re.search(r"^answer: (.*)$", text, re.M)[1].split(" | ")
+    report, _, said = report_of(program)
+    found = report.first_bad
+    assert found is not None, said
+    assert (found.node.name, found.node.op_type, found.phase) == (node, op_type, phase)
+    assert f"{found.module}" == module.removeprefix("module ")
+    assert when in (f"step {found.step}", f"run {found.run}")
+    assert found.cause.kind == kind, found.cause.sentence
+    assert (found.source.file, found.source.line) == (str(program), marked(program, "# here"))
+    if marked(program, "# from") is not None:
+        assert found.node.stack[-2].line == marked(program, "# from")
+    assert all(frame.file == str(program) for frame in found.node.stack)
+    told = " ".join((found.cause.sentence, *found.cause.proof, found.origin.sentence if found.origin else ""))
+    for words in re.findall(r"^says: (.*)$", text, re.M):
+        assert words in told
+    assert node in said
+
+
+@pytest.mark.parametrize("program", HEALTHY, ids=lambda path: path.stem)
+def test_nothing_is_said_of_a_healthy_program(program, report_of):
+    report, status, said = report_of(program)
+    assert status == 0, said
+    assert report.first_bad is None, report.first_bad.cause.sentence
+    assert "first bad value" not in said
+    assert report.runs > 0
+
+
+def test_there_are_enough_of_them(interceptor):
+    assert len(FAULTY) + len(HEALTHY) >= 40
+    assert abs(len(FAULTY) - len(HEALTHY)) <= 10
