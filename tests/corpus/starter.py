@@ -36,6 +36,7 @@ def watched(request):
 
 def serve():
     import torch
+    import torch._dynamo  # what making an optimizer imports
 
     torch.set_num_threads(1)
     import tensortap.analyze.session

@@ -26,16 +26,14 @@ pytestmark = pytest.mark.parametrize("interceptor", ["native", "dispatch"])
 
 @pytest.fixture(scope="module")
 def starter():
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.corpus.starter"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
-    )
-    yield process
-    process.stdin.close()
-    process.wait(60)
+    ) as process:
+        yield process
 
 
 @pytest.fixture

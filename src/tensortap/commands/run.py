@@ -28,6 +28,7 @@ output, signals and exit code of the program stay its own.
   tensortap run train.py --lr 0.1               the health of everything
   tensortap run -m my.package.train             as python -m does
   tensortap run --stop train.py                 end it at the first bad value
+  tensortap run --skip-bad train.py             leave out updates with bad gradients
   tensortap run --steps 100:120 --values train.py
                                                 whole values of these steps
   tensortap run --watch attn --dtype bfloat16 train.py
@@ -82,10 +83,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "--filter", metavar="CONDITION", help="instead of NaN and infinities, as for tensortap why"
     )
     how = parser.add_argument_group("how")
-    how.add_argument(
+    end = how.add_mutually_exclusive_group()
+    end.add_argument(
         "--stop",
         action="store_true",
-        help="end the program after the run with the first bad value, with exit code 1",
+        help="end the program at the first bad value, before an optimizer applies it, with exit code 1",
+    )
+    end.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave out updates whose gradients hold NaN or infinities, and go on",
     )
     how.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="a new directory; tensortap-runs/<time> by default"
@@ -124,6 +131,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, options.filter, condition)
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.on_stop = answerer.stopping
+    watch.on_leave_out = answerer.leaves_out
     watch.hooks.extend(_further_hooks(options, root))
     return partial(_start, program, watch, answerer)
 
@@ -211,6 +219,7 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
         every=options.every,
         condition=None if condition is None else _over_pills(condition),
         stop=options.stop,
+        skip_bad=options.skip_bad,
         interceptor=options.interceptor,
         **how,
     )

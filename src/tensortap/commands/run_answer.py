@@ -88,6 +88,7 @@ class Answerer:
         self._cleared: set[str] = set()
         self._ends_blank = False
         self.failed = False
+        self._left_out = False
 
     def begin(self) -> None:
         """The program is being watched."""
@@ -104,6 +105,14 @@ class Answerer:
             return False
         self._answer_once(report)
         return True
+
+    def leaves_out(self, step: int) -> None:
+        """The update of a step is left out; said of the first, counted in the summary."""
+        if not self._left_out:
+            self._left_out = True
+            self.say(
+                f"the update of step {step} is left out, because of --skip-bad: gradients are not finite"
+            )
 
     def stopping(self) -> None:
         """The program is about to be ended, for the answer that has been given."""
@@ -276,6 +285,8 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     ]
     if seen.skipped:
         facts.append(f"{_count(seen.skipped, 'step')} skipped by the gradient scaler")
+    if seen.left_out:
+        facts.append(f"{_count(seen.left_out, 'update')} left out (--skip-bad)")
     if seen.unrecorded is not None:
         run, left_out, executed, runs = seen.unrecorded
         more = f" (and some of {_count(runs - 1, 'more run')})" if runs > 1 else ""

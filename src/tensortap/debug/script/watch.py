@@ -52,7 +52,8 @@ class ScriptOptions:
             larger distances; or `all`, or `none`.
         memory_bytes: how much memory runs may take that wait to be kept.
         condition: what is bad besides NaN and infinities.
-        stop: end the program after the run with the first bad value.
+        stop: end the program at the first bad value, before it is applied.
+        skip_bad: leave out updates with bad gradients, and go on.
         interceptor: what observes runs; see docs/native.md.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
@@ -68,6 +69,7 @@ class ScriptOptions:
     memory_bytes: int = 256 << 20
     condition: Condition | None = None
     stop: bool = False
+    skip_bad: bool = False
     interceptor: str | None = None
 
 
@@ -88,6 +90,7 @@ class Seen:
         runs: runs that were watched.
         steps: runs in which an optimizer stepped, watched or not.
         skipped: steps that a gradient scaler left out, because gradients were infinite.
+        left_out: updates that were left out because gradients were bad, as was asked for.
         elsewhere: steps in threads other than the one that is watched.
         records: records made.
         tensors: different tensors, as far as they were counted.
@@ -100,6 +103,7 @@ class Seen:
     runs: int = 0
     steps: int = 0
     skipped: int = 0
+    left_out: int = 0
     elsewhere: int = 0
     records: int = 0
     tensors: int = 0
@@ -120,7 +124,9 @@ class ScriptWatch:
         hooks: to be called around every run; others may be added before the first.
         seen: counts.
         on_stop: called before the program is ended.
+        on_leave_out: called with the step whose update is left out.
         root: the session directory, claimed for this process.
+        to_be_judged: how many runs that are over were suspected.
         prepares: the next run comes before all models and optimizers; it is kept only if a bad value is made in it.
         keeps_preparation: it was.
     """
@@ -137,7 +143,9 @@ class ScriptWatch:
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
         self.on_stop: Callable[[], None] = lambda: None
+        self.on_leave_out: Callable[[int], None] = lambda step: None
         self._settled = 0
+        self.to_be_judged = 0
         self._hurry = threading.Event()
         self._pid = os.getpid()
         self.prepares = False
@@ -149,8 +157,8 @@ class ScriptWatch:
         return self._hook.is_watching
 
     def is_settled(self, timeout: float = JUDGE_SECS) -> bool:
-        """Wait until all suspected runs so far have been judged; False if that takes too long."""
-        suspected = self.seen.suspected
+        """Wait until all suspected runs that are over have been judged; False if that takes too long."""
+        suspected = self.to_be_judged
         if self._settled == suspected:
             return True
         shared_queue().drain(timeout)
@@ -165,6 +173,11 @@ class ScriptWatch:
         if settled:
             self._settled = suspected
         return settled
+
+    def leaves_out(self, step: int) -> None:
+        """The update of a step is left out."""
+        self.seen.left_out += 1
+        self.on_leave_out(step)
 
     def stopping(self) -> None:
         """The program is about to be ended."""
@@ -332,6 +345,7 @@ class _ListeningSink(RetainedSink):
         if self._is_suspected and isinstance(self._file, FileSink):
             # In the queue behind everything that was written: the directory is complete then.
             file = self._file
+            self._watch.to_be_judged += 1
             shared_queue().submit(lambda: self._watch.suspect(file.run_dir))
 
     def _listen(self, is_news: bool) -> None:

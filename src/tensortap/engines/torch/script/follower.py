@@ -37,6 +37,7 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.limits import MOST_NODES, Limits
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
+from tensortap.engines.torch.script.updates import ask_before_steps, has_bad_gradient
 from tensortap.records import Circumstances
 
 __all__ = ["Follower", "Watch"]
@@ -90,6 +91,9 @@ class Watch(Protocol):
     @property
     def keeps_preparation(self) -> bool:
         """Whether such a run was kept."""
+
+    def leaves_out(self, step: int) -> None:
+        """Hear that the update of a step is left out, because gradients are bad."""
 
     def stopping(self) -> None:
         """Hear that the program is about to be ended."""
@@ -192,6 +196,28 @@ class Follower:
         # A hook of the optimizer itself: PyTorch goes through them before it begins with the global ones, among
         # which those of a run may therefore come and go.
         optimizer.register_step_post_hook(self._after_step)
+        if self._watch.options.stop or self._watch.options.skip_bad:
+            ask_before_steps(optimizer, self._may_step)
+
+    def _may_step(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer may apply its gradients; ends the program if it is to end at the first bad value."""
+        if not self._is_here() or self._given_up:
+            return True
+        try:
+            is_bad = has_bad_gradient(optimizer)
+        except Exception:
+            log.warning("The gradients could not be looked at; they are applied.", exc_info=True)
+            return True
+        if not is_bad:
+            return True
+        if self._watch.options.skip_bad:
+            self._watch.leaves_out(self._watch.seen.steps)
+            self._attempt(self._on_step, optimizer)
+            return False
+        # The run ends before its update, which will be part of the next if the bad values turn out to be meant.
+        self._attempt(self._next_run)
+        self._stop_if_bad()
+        return True
 
     @never_compiled  # type: ignore[type-var]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
