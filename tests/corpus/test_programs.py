@@ -92,6 +92,32 @@ def test_nothing_is_said_of_a_healthy_program(program, report_of):
     assert report.runs > 0
 
 
+BAD_BATCH = PROGRAMS / "updates" / "bad_batch.py"
+
+
+def test_a_bad_update_is_applied_unless_something_is_done_about_it(report_of):
+    _, status, said = report_of(BAD_BATCH)
+    assert status == 0
+    assert "0 of 5 finite, 5 updates" in said
+
+
+def test_stop_ends_the_program_before_the_update(report_of):
+    report, status, said = report_of(BAD_BATCH, "--stop")
+    assert status == 1
+    assert "5 of 5 finite, 2 updates" in said
+    assert said.count("first bad value") == 1
+    assert "because of --stop" in said
+    assert report.first_bad.step == 2
+
+
+def test_skip_bad_leaves_the_update_out_and_goes_on(report_of):
+    report, status, said = report_of(BAD_BATCH, "--skip-bad")
+    assert status == 0
+    assert "5 of 5 finite, 4 updates" in said
+    assert "1 update left out" in " ".join(said.split())
+    assert (report.first_bad.step, len(report.later_runs)) == (2, 0)
+
+
 def test_there_are_enough_of_them(interceptor):
     assert len(FAULTY) + len(HEALTHY) >= 40
     assert abs(len(FAULTY) - len(HEALTHY)) <= 10
