@@ -1,7 +1,7 @@
 """Programs as strangers write them, through `tensortap run`: the answer must be right in everything, or there is none.
 
-Each program is a file. Those with a fault say the answer in their first lines, and mark the line at fault with `# here` and
-the line that called it, where it matters, with `# from`.
+Each program is a file. Those with a fault say the answer in their first lines, and mark the line at fault with `# here`
+and the line that called it, where it matters, with `# from`.
 """
 
 from __future__ import annotations
