@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.analyze.coverage import Coverage
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.analyze.findings import Finding, Origin, Report, RunReport
 from tensortap.analyze.first_bad import Condition, search
@@ -42,6 +43,7 @@ def search_session(
         task: only look at what this rank wrote.
         progress: wraps the runs that are looked at.
     """
+    coverage = session.coverage()
     suspects = session.suspects() if condition is None else {run.name for run in session.runs}
     runs = sorted(session.runs, key=lambda run: (run.index, run.timestamp))
     chosen = [run for run in runs if run.name in suspects]
@@ -69,7 +71,7 @@ def search_session(
         if found is not None and (first is None or _precedes(found, first)):
             first, home = found, facts
     if first is not None:
-        first = _told_whole(session, first, home, runs)
+        first = _maybe_received(_told_whole(session, first, home, runs), coverage)
         reports = [_with_first(report, first) for report in reports]
     counts = session.counts()
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
@@ -90,6 +92,7 @@ def search_session(
         tuple(session.tasks()),
         tuple(notices),
         is_known=first is not None or bool(counts.get("muted")) or bool(looked_at),
+        coverage=coverage,
     )
 
 
@@ -186,6 +189,17 @@ def _told_whole(
             ),
         )
     return first
+
+
+def _maybe_received(first: Finding, coverage: Coverage) -> Finding:
+    """The finding with a warning, if it came by way of a collective that ranks take part in whom nobody watched."""
+    names = [first.node.op_type, first.tensor, *(each.tensor for each in first.inputs)]
+    reduced = first.node.name.startswith("gradients/") and first.node.op_type == "AccumulateGrad"
+    if not coverage.missing or not (reduced or any(map(COMMUNICATION.search, names))):
+        return first
+    told = "" if first.origin is None else f"{first.origin.sentence} "
+    warning = f"{coverage.missing_sentence} What ranks exchange may have come bad from there."
+    return replace(first, origin=Origin(f"{told}{warning}"))
 
 
 def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Origin:

@@ -22,6 +22,7 @@ HELP = "show the health of every run, or of every tensor of one; also while it g
 DESCRIPTION = """Show how training is doing: bad tensors, loss, norm of gradients and
 parameters, largest value, run by run.
 
+Ranks that did not finish, and processes that were not watched, are told below.
 With --run, or on a run directory, the health of its tensors is listed.
 --follow waits for more runs until Ctrl-C.
 
@@ -75,13 +76,20 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
         for ref in progress(session.runs, len(session.runs), "runs")
         if (row := _overview(ref)) is not None and options.task in (None, row.rank)
     ]
+    coverage = session.coverage()
     if options.json:
-        print_json({"runs": [each.as_dict() for each in rows], "notices": session.notices})
+        print_json(
+            {
+                "runs": [each.as_dict() for each in rows],
+                "coverage": coverage.as_dict(),
+                "notices": session.notices,
+            }
+        )
     else:
         _heading()
         for row in rows:
             _line(row, len({each.rank for each in rows}) > 1)
-        say(session.notices)
+        say([*coverage.sentences, *coverage.waiting, *session.notices])
     return 0
 
 

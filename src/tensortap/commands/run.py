@@ -121,7 +121,9 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     for regex in (options.watch, options.op, options.dtype, options.exclude):
         checked_regex(regex)
     voice = Voice.of_this_process(root)
-    answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, options.filter, condition)
+    answerer = Answerer(
+        root, program.label, program.words, voice, options.quiet, options.exclude, options.filter, condition
+    )
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.hooks.extend(_further_hooks(options, root))
     return partial(_start, program, watch, answerer)
@@ -131,16 +133,28 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     import atexit
 
     from tensortap.commands.run_answer import name_warnings
+    from tensortap.debug.script.children import Children
     from tensortap.debug.script.frameworks import when_imported
 
     follower: Any = None
     interrupted = False
+
+    def tell(unwatched: list[Any]) -> None:
+        answerer.leaves_unwatched(unwatched)
+        watch.presence.leaves_unwatched(unwatched)
+
+    children = Children("libtorch", tell)
 
     def follow() -> None:
         nonlocal follower
         # Only now: the program decides whether and when a framework is imported.
         from tensortap.engines.torch import script
 
+        if children.ledger.is_child:
+            script.listen_here(children.ledger.note)
+            return
+        script.listen_in_children(children.ledger.note)
+        watch.presence.world_size = script.world_size
         follower = script.follow(watch)
         answerer.begin()
 
@@ -148,12 +162,15 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
         nonlocal interrupted
         interrupted = isinstance(error, KeyboardInterrupt)
         answerer.failed = not isinstance(error, SystemExit)
+        if answerer.failed and not interrupted:
+            watch.error = f"{type(error).__name__}: {error}".strip().split("\n")[0]
         if follower is not None:
             follower.end(error if answerer.failed else None)
 
     def finish() -> None:
         if follower is not None:
             follower.end()
+        children.stop()
         answerer.finish(watch)
         if interrupted:
             # Python remembers it, to end as a process that was interrupted; executing any text makes it forget.
@@ -163,6 +180,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     # Registered before the program can register anything, thus called when all of it is over.
     atexit.register(finish)
     name_warnings()
+    children.start()
     when_imported("torch", follow)
     program.execute(on_error=fail)
     return 0

@@ -14,11 +14,14 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.commands import unwatched
 from tensortap.commands.common import size_text
+from tensortap.store.processes import UnwatchedChild
 
 if TYPE_CHECKING:
     from tensortap.analyze.findings import Finding, Report
@@ -46,6 +49,7 @@ class Answerer:
     Args:
         root: the session directory.
         program: name of the program.
+        words: the program and its arguments, as they were typed.
         voice: decides which of several ranks speaks.
         quiet: say nothing unless a value turns bad.
         exclude: regular expression for names of nodes that are never bad.
@@ -60,6 +64,7 @@ class Answerer:
         self,
         root: Path,
         program: str,
+        words: Sequence[str],
         voice: Any,
         quiet: bool = False,
         exclude: str | None = None,
@@ -69,6 +74,8 @@ class Answerer:
         self._root = root
         self._shown_root = _shown(root)
         self._program = program
+        self._words = words
+        self._unwatched: Sequence[UnwatchedChild] = ()
         self._voice = voice
         self._quiet = quiet
         self._exclude = exclude
@@ -97,6 +104,12 @@ class Answerer:
         if self._voice.takes("answer"):
             self._answer(report)
         return True
+
+    def leaves_unwatched(self, children: Sequence[UnwatchedChild]) -> None:
+        """The program has started these processes, which are not watched; the first is told of at once, and always."""
+        if not self._unwatched:
+            self._write(f"tensortap: {unwatched.sentence(children[0])}\n")
+        self._unwatched = children
 
     def finish(self, watch: Any) -> None:
         """The program is over: write what is left, and say what was seen."""
@@ -139,17 +152,22 @@ class Answerer:
                 if "torch" not in sys.modules
                 else "it called no model and made no optimizer"
             )
+            if self._unwatched:
+                why = f"{unwatched.summary(self._unwatched)} {unwatched.advice(self._words, self._unwatched)}"
             self.say(f"nothing was seen of {self._program}: {why}")
             return
         self._ends_blank = False  # the program may have printed something since
         report = self._report()
         if report.first_bad is not None and self._finding is None and self._voice.takes("answer"):
             self._answer(report)
-        elif report.first_bad is None and self._quiet:
+        elif report.is_healthy and self._quiet:
             return
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
-        self._show(_summary(watch, report, self._shown_root, self._voice.rank, question))
+        page = _summary(watch, report, self._shown_root, self._voice.rank, question)
+        if self._unwatched:
+            page.field("instead", unwatched.advice(self._words, self._unwatched), "cyan")
+        self._show(page)
 
     def _answer(self, report: Report) -> None:
         from tensortap.report.answer import answer_of_finding
@@ -220,7 +238,11 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     found = report.first_bad
     where = shlex.quote(root)
     if found is None:
-        page.field("health", "no bad value" if "--filter" not in question else "no match", "green")
+        sound = "no bad value" if "--filter" not in question else "no match"
+        complete = report.coverage.is_complete
+        page.field(
+            "health", sound if complete else f"{sound} in what was seen", "green" if complete else "yellow"
+        )
         commands = [f"tensortap ls {where}", f"tensortap health {where}"]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
@@ -229,6 +251,8 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
         page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
         task = f" --task {found.rank}" if found.rank else ""
         commands = [f"tensortap why {where}{question}", f"tensortap ls {where} --run {found.run}{task} --bad"]
+    for number, sentence in enumerate(report.coverage.sentences):
+        page.field("" if number else "unseen", sentence, "yellow")
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(f"tensortap profile {shlex.quote(os.path.join(root, 'timelines'))}")
     written = size_text(sum(counts.written_bytes for counts in seen.kept))

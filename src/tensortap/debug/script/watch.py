@@ -114,6 +114,9 @@ class ScriptWatch:
     Attributes:
         hooks: to be called around every run; others may be added before the first.
         records: how many records the run that has begun last has made so far.
+        last_node: what was recorded last.
+        presence: tells the session directory what becomes of this process.
+        error: what has ended the program, if that was an error.
         on_records: called, in any thread, when records come in.
         seen: counts.
         root: the session directory, claimed for this process.
@@ -133,6 +136,10 @@ class ScriptWatch:
         self._settled = 0
         self.on_records: Callable[[], None] = lambda: None
         self.records = 0
+        self.last_node = ""
+        self.presence = self._dumper.presence
+        self.presence.last_node = lambda: self.last_node
+        self.error: str | None = None
         self._pid = os.getpid()
 
     @property
@@ -163,7 +170,7 @@ class ScriptWatch:
         if os.getpid() == self._pid:
             self._dumper.settle()
             self._dumper.keep_last()
-            self._dumper.close(timeout)
+            self._dumper.close(timeout, self.error)
             self.is_settled(timeout)
 
     def _work(self) -> None:
@@ -257,6 +264,7 @@ class _ListeningSink(RetainedSink):
     def write(self, record: Record) -> None:
         """Take one record, and listen to it."""
         self._count(1)
+        self._watch.last_node = record.node_name
         self._listen(self._alarm.rings_for(record))
         super().write(record)
 
@@ -264,6 +272,8 @@ class _ListeningSink(RetainedSink):
         """Take a batch, and listen to it."""
         self._tensors = len(batch.table) // len(self._watch.options.watch.debug_ops)
         self._count(len(batch))
+        if len(batch):
+            self._watch.last_node = str(batch.table[int(batch.rows["key"][-1])][0])
         self._listen(self._alarm.rings(batch))
         super().write_batch(batch)
 
