@@ -90,7 +90,8 @@ def _print(found: RankComparison, report: Report, options: argparse.Namespace) -
     bad = report.first_bad
     if bad is not None:
         line = "" if bad.source is None else f", {short_path(bad.source.file)}:{bad.source.line}"
-        print(f"Rank {bad.rank} went bad first: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
+        whom = " of those that were watched" if report.coverage.missing else ""
+        print(f"Rank {bad.rank} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
     if not found.runs:
         print("No run was recorded by two ranks.")
         return

@@ -16,7 +16,7 @@ from typing import Any
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import process_folder, read_json
 
-__all__ = ["ENDED", "FAILED", "RUNNING", "ProcessFile", "ProcessFacts", "UnwatchedChild", "read_processes"]
+__all__ = ["ENDED", "FAILED", "RUNNING", "ProcessFacts", "ProcessFile", "UnwatchedChild", "read_processes"]
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
@@ -166,9 +166,10 @@ def _text_of(facts: ProcessFacts, limit: int) -> bytes:
 def _decoded(stored: dict[str, Any]) -> ProcessFacts:
     try:
         children = tuple(_checked(UnwatchedChild, each) for each in stored.pop("children", ()))
-        return replace(_checked(ProcessFacts, stored), children=children)
+        facts: ProcessFacts = replace(_checked(ProcessFacts, stored), children=children)
     except (TypeError, AttributeError) as error:
         raise DumpFormatError(f"A process has left a field of the wrong form: {error}.") from error
+    return facts
 
 
 def _checked(kind: Any, stored: dict[str, Any]) -> Any:
@@ -178,7 +179,7 @@ def _checked(kind: Any, stored: dict[str, Any]) -> Any:
         if each.name not in stored or each.name == "children":
             continue
         value = stored[each.name]
-        wanted = {"int": int, "float": (int, float), "str": str}[str(each.type)]
+        wanted: Any = {"int": int, "float": (int, float), "str": str}[str(each.type)]
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise TypeError(f"{each.name} is {value!r}")
         given[each.name] = value

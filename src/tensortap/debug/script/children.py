@@ -4,8 +4,9 @@ Two ways lead to knowledge, and neither of them touches a program that starts no
 
 - A **forked** child is a copy of this process. It registers itself in a page of memory that it shares with us, and when
   it trains, or calls a model, it notes that there (`Ledger`; whoever knows the framework calls `note`).
-- Of a process that executes **another program** (a spawned worker, a subprocess, the ranks of a launcher) the system knows
-  which libraries it has loaded. A thread looks at new descendants of ours (`Children`) until they have loaded the framework.
+- Of a process that executes **another program** (a spawned worker, a subprocess, the ranks of a launcher) the system
+  knows which libraries it has loaded. A thread looks at new descendants of ours (`Children`) until they have loaded the
+  framework.
 
 Workers that load data, helpers of the interpreter, launchers, and programs that are watched by tensortap themselves are
 told apart. What cannot be known is not claimed: a process that has loaded the framework *may* train.
@@ -22,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from tensortap.store.processes import UnwatchedChild
@@ -42,14 +44,10 @@ _HELPERS = (
 )
 """In command lines: processes of Python and PyTorch that serve others."""
 
-_LAUNCHERS = (
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "accelerate",
-    "accelerate-launch",
-)
-_LAUNCHERS += ("accelerate.commands.launch", "deepspeed")
+_LAUNCHERS = {
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "deepspeed"),
+}
 """Programs, and modules behind `-m`, that import the framework only to start others."""
 
 _OF_MULTIPROCESSING = ("multiprocessing.spawn", "--multiprocessing-fork")
@@ -247,7 +245,7 @@ def is_launcher(command: Sequence[str]) -> bool:
     (True, False)
     """
     names = [os.path.basename(part) for part in command[:2]]
-    names += [following for part, following in zip(command[:3], command[1:4], strict=False) if part == "-m"]
+    names += [following for part, following in pairwise(command[:4]) if part == "-m"]
     return any(name in _LAUNCHERS for name in names)
 
 
@@ -256,7 +254,7 @@ def _is_watched(command: tuple[str, ...]) -> bool:
     return any(
         following == "run"
         and (part == "tensortap" or part.endswith(("/tensortap", "/tensortap/__main__.py")))
-        for part, following in zip(command, command[1:], strict=False)
+        for part, following in pairwise(command)
     )
 
 

@@ -1,7 +1,7 @@
 """What forked children of a watched program do: whether they train, or call a model.
 
-A child is a copy of the program with all our hooks in it, which are silent there. Workers of a `DataLoader` are such children,
-too: what is listened for is what only a process does that has a model.
+A child is a copy of the program with all our hooks in it, which are silent there. Workers of a `DataLoader` are such
+children, too: what is listened for is what only a process does that has a model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from tensortap.engines.torch.eager import never_compiled
 
 __all__ = ["listen_here", "listen_in_children", "world_size"]
+
+_autograd: Any = torch.autograd
 
 Note = Callable[[str], None]
 
@@ -42,16 +44,16 @@ class _Listener:
 
     def __init__(self, note: Note) -> None:
         self._note = note
-        self._backward: Any = torch.autograd._engine_run_backward
+        self._backward: Any = _autograd._engine_run_backward
         self._in_place: Any = self._on_backward
-        torch.autograd._engine_run_backward = self._in_place
+        _autograd._engine_run_backward = self._in_place
         self._module_handle = register_module_forward_pre_hook(self._on_module)
 
     def stop(self) -> None:
         """Hear nothing any more."""
         self._module_handle.remove()
-        if torch.autograd._engine_run_backward is self._in_place:
-            torch.autograd._engine_run_backward = self._backward
+        if _autograd._engine_run_backward is self._in_place:
+            _autograd._engine_run_backward = self._backward
 
     @never_compiled  # type: ignore[type-var]
     def _on_module(self, module: nn.Module, args: Any) -> None:
