@@ -154,6 +154,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
             script.listen_here(children.ledger.note)
             return
         script.listen_in_children(children.ledger.note)
+        script.listen_to_loaders(children.serve_data)
         watch.presence.world_size = script.world_size
         follower = script.follow(watch)
         answerer.begin()

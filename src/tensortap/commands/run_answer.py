@@ -153,7 +153,7 @@ class Answerer:
                 else "it called no model and made no optimizer"
             )
             if self._unwatched:
-                why = f"{unwatched.summary(self._unwatched)} {unwatched.advice(self._words, self._unwatched)}"
+                why = f"{unwatched.summary(self._unwatched)} Instead, {unwatched.advice(self._words, self._unwatched)}"
             self.say(f"nothing was seen of {self._program}: {why}")
             return
         self._ends_blank = False  # the program may have printed something since

@@ -44,16 +44,16 @@ def advice(program: Sequence[str], children: Sequence[UnwatchedChild]) -> str:
         children: not watched.
 
     >>> advice(["train.py", "--lr", "1"], [UnwatchedChild(1, "loaded", "multiprocessing")] * 2)
-    'torchrun --nproc-per-node 2 -m tensortap run train.py --lr 1'
+    'start them from outside the program: torchrun --nproc-per-node 2 -m tensortap run train.py --lr 1'
     >>> child = UnwatchedChild(1, "loaded", "command", "python -u train.py --lr 1")
     >>> advice(["-m", "torch.distributed.run", "--nproc-per-node", "4", "train.py", "--lr", "1"], [child] * 4)
     'torchrun --nproc-per-node 4 -m tensortap run train.py --lr 1'
     >>> advice(["all.py"], [child])
-    'python -m tensortap run train.py --lr 1 where the program starts it'
+    'where the program starts it: python -m tensortap run train.py --lr 1'
     """
     started = next((_program_of(child.command) for child in children if child.started == "command"), None)
     if started is None:
-        return _torchrun(len(children), program)
+        return _from_outside(len(children), program)
     if _path(started) == _path(program):  # the program starts itself again, once for every other rank
         return _torchrun(len(children) + 1, program)
     behind = list(program[-len(started) :])
@@ -65,7 +65,13 @@ def advice(program: Sequence[str], children: Sequence[UnwatchedChild]) -> str:
         elif launcher[0] == "accelerate.commands.launch":
             launcher[:1] = ["accelerate", "launch"]
         return f"{shlex.join([*launcher, '-m', 'tensortap', 'run', *started])}"
-    return f"python -m tensortap run {shlex.join(started)} where the program starts it"
+    return f"where the program starts it: python -m tensortap run {shlex.join(started)}"
+
+
+def _from_outside(children: int, program: Sequence[str]) -> str:
+    if children == 1:
+        return "train in the program's own process"
+    return f"start them from outside the program: {_torchrun(children, program)}"
 
 
 def _torchrun(ranks: int, program: Sequence[str]) -> str:

@@ -68,7 +68,8 @@ def _healthy(page: Page, report: Report) -> None:
         so_far = " so far" if report.coverage.running else ""
         page.line(("✓ healthy", "bold green"), f"{so_far}  no bad value in {where}")
     else:
-        page.line(("? not all is well", "bold yellow"), f"  no bad value in what was seen, {where}")
+        title = "✗ not finished" if report.coverage.troubled else "? not all was seen"
+        page.line((title, "bold yellow"), f"  no bad value in what was recorded, {where}")
         for sentence in report.coverage.sentences:
             page.text(sentence, "yellow")
     for sentence in report.coverage.waiting:

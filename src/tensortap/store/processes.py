@@ -35,7 +35,7 @@ class UnwatchedChild:
         evidence: `trained` (a backward pass or an optimizer step), `model` (it called a model), `loaded` (it has loaded
             the framework; what it did with it is not known) or `maybe` (not even that is known).
         started: how: `fork`, `multiprocessing` or `command`.
-        command: its command line, or the function that it executes.
+        command: its command line, if that says what it is.
     """
 
     pid: int = 0

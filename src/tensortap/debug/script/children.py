@@ -34,9 +34,6 @@ __all__ = ["Children", "Ledger", "is_launcher"]
 _EVIDENCE = ("", "forked", "model", "trained")
 """What a forked child has noted, by its number."""
 
-_LOADERS = ("torch.utils.data.", "multiprocessing.managers")
-"""Modules whose functions, as targets of a process, serve data and train nothing."""
-
 _HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
@@ -109,7 +106,8 @@ class Children:
         self._parents: dict[int, int] = {}
         self._commands: dict[int, tuple[str, ...]] = {}
         self._watched: set[int] = set()
-        self._targets: dict[int, str] = {}
+        self._started: set[int] = set()
+        self._data_workers: set[int] = set()
         self._noticed: dict[int, float] = {}
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -118,6 +116,10 @@ class Children:
     def unwatched(self) -> list[UnwatchedChild]:
         """Those found so far."""
         return list(self._found.values())
+
+    def serve_data(self, processes: Iterable[int]) -> None:
+        """These children load data."""
+        self._data_workers.update(processes)
 
     def start(self) -> None:
         """Begin to look."""
@@ -152,11 +154,15 @@ class Children:
     def _update(self) -> bool:
         for process in _started_here():
             if process.pid is not None:
-                self._targets.setdefault(process.pid, _target_of(process))
+                self._started.add(process.pid)
+                if "Manager-" in process.name:  # serves objects of multiprocessing to others
+                    self.serve_data([process.pid])
         noted = self.ledger.read()
         for pid, evidence in noted.items():
-            if evidence != "forked" and not self._serves_data(pid):
-                self._found[pid] = UnwatchedChild(pid, evidence, "fork", self._targets.get(pid, ""))
+            if evidence != "forked":
+                self._found[pid] = UnwatchedChild(pid, evidence, "fork")
+        for pid in self._data_workers & self._found.keys():
+            del self._found[pid]
         living = process_numbers()
         if living is None:
             return self._guess()
@@ -197,28 +203,23 @@ class Children:
 
     def _is_aside(self, pid: int, command: tuple[str, ...]) -> bool:
         """Whether a process does not count: it serves others, or is a part of one that counts already."""
-        if self._serves_data(pid) or _mentions(command, _HELPERS) or is_launcher(command):
+        if pid in self._started or pid in self._data_workers:
+            return pid in self._data_workers
+        if _mentions(command, _HELPERS) or is_launcher(command):
             return True
-        if pid in self._targets:
-            return False
         parent = self._parents.get(pid, 0)
         copied = command == self._commands.get(parent)
         return parent in self._found and (copied or _mentions(command, _OF_MULTIPROCESSING))
 
-    def _serves_data(self, pid: int) -> bool:
-        return self._targets.get(pid, "").startswith(_LOADERS)
-
     def _loaded(self, pid: int, command: tuple[str, ...]) -> UnwatchedChild:
-        target = self._targets.get(pid)
-        if target is None and not _mentions(command, _OF_MULTIPROCESSING):
-            return UnwatchedChild(pid, "loaded", "command", shlex.join(command))
-        return UnwatchedChild(pid, "loaded", "multiprocessing", target or "")
+        if pid in self._started or _mentions(command, _OF_MULTIPROCESSING):
+            return UnwatchedChild(pid, "loaded", "multiprocessing")
+        return UnwatchedChild(pid, "loaded", "command", shlex.join(command))
 
     def _guess(self) -> bool:
         """Where the system tells nothing of processes: those that Python's own module has started may train."""
-        for pid, target in self._targets.items():
-            if not self._serves_data(pid) and pid not in self._found:
-                self._found[pid] = UnwatchedChild(pid, "maybe", "multiprocessing", target)
+        for pid in self._started - self._data_workers - self._found.keys():
+            self._found[pid] = UnwatchedChild(pid, "maybe", "multiprocessing")
         return False
 
 
@@ -231,11 +232,6 @@ def _started_here() -> list[Any]:
         except RuntimeError:  # it changed meanwhile
             time.sleep(0)
     return []
-
-
-def _target_of(process: Any) -> str:
-    target = getattr(process, "_target", None) or type(process).run
-    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"
 
 
 def is_launcher(command: Sequence[str]) -> bool:

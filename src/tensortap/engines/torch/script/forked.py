@@ -1,22 +1,25 @@
 """What forked children of a watched program do: whether they train, or call a model.
 
 A child is a copy of the program with all our hooks in it, which are silent there. Workers of a `DataLoader` are such
-children, too: what is listened for is what only a process does that has a model.
+children, too: what is listened for is what only a process does that has a model. Those that are not forked cannot be
+told apart that way, so the loader says which they are.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.data._utils import signal_handling
 
 from tensortap.engines.torch.eager import never_compiled
 
-__all__ = ["listen_here", "listen_in_children", "world_size"]
+__all__ = ["listen_here", "listen_in_children", "listen_to_loaders", "world_size"]
 
 _autograd: Any = torch.autograd
 
@@ -67,6 +70,19 @@ class _Listener:
         self.stop()
         self._note("trained")
         return self._backward(*args, **kwargs)
+
+
+def listen_to_loaders(tell: Callable[[Iterable[int]], None]) -> None:
+    """Have the numbers of the processes told that a `DataLoader` starts."""
+    announced: Any = signal_handling
+    announce = announced._set_worker_pids
+
+    @functools.wraps(announce)
+    def tell_and_announce(loader: int, workers: tuple[int, ...]) -> None:
+        announce(loader, workers)
+        tell(workers)
+
+    announced._set_worker_pids = tell_and_announce
 
 
 def world_size() -> int:
