@@ -107,12 +107,12 @@ def directory(tmp_path):
 
 
 def test_the_command(directory, capsys):
-    assert main(["ranks", str(directory)]) == 1
+    assert main(["ranks", str(directory)]) == 0
     shown = capsys.readouterr().out
     assert "3 runs of ranks 0, 1, 2 compared: 1 watches equal in all of them." in shown
     assert "model/w:0 diverged first: run 2, step 20, rank 2. It was equal in 2 runs before." in shown
     assert "1 watches differ from the first run on, first model/act:0." in shown
-    assert main(["ranks", str(directory), "--json", "-n", "w", "--last", "2"]) == 1
+    assert main(["ranks", str(directory), "--json", "-n", "w", "--last", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["runs"] == 2
     assert [(each["tensor"], each["odd_ranks"]) for each in found["diverged"]] == [("model/w:0", [2])]

@@ -21,8 +21,8 @@ never do that. What differs from the first run on, as activations do because eve
 counted and shown with --all. Health pills, hashes and NaN counts are compared, exactly. The rank that went bad
 first is named, and so are ranks that did not finish, with the operation and the line they stand at.
 
-The exit code is 0 if all ranks were seen to their end and are well, 1 if one went bad or diverged, 2 for mistakes,
-and 3 if a rank did not finish or was not watched.
+The exit code is 1 if a rank went bad, 3 if none did but one did not finish or was not watched, 2 for mistakes and
+otherwise 0, whatever diverged.
 
   tensortap ranks dumps                        the first tensors that diverged
   tensortap ranks dumps -n weight              only tensors whose name contains weight
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(found, report, options)
         say([*coverage.waiting, *session.notices])
-    if report.first_bad is not None or found.first is not None:
+    if report.first_bad is not None:
         return 1
     return 0 if coverage.is_complete else NOT_ALL_SEEN
 
