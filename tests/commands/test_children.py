@@ -66,6 +66,7 @@ def evaluate(number):
     torch.nn.Linear(2, 2)(torch.ones(2))
 
 if __name__ == "__main__":
+    mp.set_start_method("fork")  # which is refused once somebody has decided on another
     data = TensorDataset(torch.randn(8, 4))
     for start in ("fork", "spawn"):  # these load data
         list(DataLoader(data, num_workers=1, multiprocessing_context=start))

@@ -188,9 +188,10 @@ class Answerer:
         with self._lock:
             self._ends_blank = text.endswith("\n\n")
             try:
-                tqdm = sys.modules.get("tqdm")
-                if tqdm is not None and hasattr(tqdm, "tqdm"):
-                    tqdm.tqdm.write(text, file=self._stream, end="")  # takes its bars away for a moment
+                bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+                # Without bars nothing of it is touched: its first lock decides how the program starts processes.
+                if getattr(bar, "_instances", None):
+                    bar.write(text, file=self._stream, end="")  # takes its bars away for a moment
                 else:
                     self._stream.write(text)
                 self._stream.flush()
