@@ -98,7 +98,7 @@ def test_children_that_train_are_told_of_however_they_were_started(here, capsys)
     assert said.index("is not watched") < said.index("  seen ")
     assert "health   no bad value in what was seen\n" in said
     assert re.search(r"unseen +5 child processes \(processes", said)
-    assert "instead  where the program starts it: python -m tensortap run training.py" in said
+    assert "instead  where the program starts it:\n           python -m tensortap run training.py\n" in said
 
     assert main(["why", "dumps"]) == 3
     shown = capsys.readouterr().out
@@ -205,4 +205,4 @@ def test_a_launcher_is_told_where_tensortap_belongs(here):
     ],
 )
 def test_what_to_type_instead(program, command, typed):
-    assert advice(program, [UnwatchedChild(1, "loaded", "command", command)]) == typed
+    assert advice(program, [UnwatchedChild(1, "loaded", "command", command)]) == ("", typed)

@@ -153,7 +153,8 @@ class Answerer:
                 else "it called no model and made no optimizer"
             )
             if self._unwatched:
-                why = f"{unwatched.summary(self._unwatched)} Instead, {unwatched.advice(self._words, self._unwatched)}"
+                instead = filter(None, unwatched.advice(self._words, self._unwatched))
+                why = f"{unwatched.summary(self._unwatched)} Instead: {' '.join(instead)}"
             self.say(f"nothing was seen of {self._program}: {why}")
             return
         self._ends_blank = False  # the program may have printed something since
@@ -166,7 +167,7 @@ class Answerer:
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
         page = _summary(watch, report, self._shown_root, self._voice.rank, question)
         if self._unwatched:
-            page.field("instead", unwatched.advice(self._words, self._unwatched), "cyan")
+            _instead(page, *unwatched.advice(self._words, self._unwatched))
         self._show(page)
 
     def _answer(self, report: Report) -> None:
@@ -261,6 +262,15 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     for number, command in enumerate(commands):
         page.line("  ", (f"{'' if number else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
     return page
+
+
+def _instead(page: Page, sentence: str, command: str) -> None:
+    from tensortap.report.page import LABEL_WIDTH
+
+    if sentence:
+        page.field("instead", sentence)
+    if command:  # in one piece, to be copied
+        page.line("  ", (f"{'' if sentence else 'instead':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
 
 
 def _count(number: int, noun: str) -> str:

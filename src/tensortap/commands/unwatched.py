@@ -36,26 +36,28 @@ def summary(children: Sequence[UnwatchedChild]) -> str:
     ).unwatched_sentence
 
 
-def advice(program: Sequence[str], children: Sequence[UnwatchedChild]) -> str:
-    """What to type, so that they are watched.
+def advice(program: Sequence[str], children: Sequence[UnwatchedChild]) -> tuple[str, str]:
+    """What to do, so that they are watched, and what to type; either may be empty.
 
     Args:
         program: what was typed behind `tensortap run`.
         children: not watched.
 
     >>> advice(["train.py", "--lr", "1"], [UnwatchedChild(1, "loaded", "multiprocessing")] * 2)
-    'start them from outside the program: torchrun --nproc-per-node 2 -m tensortap run train.py --lr 1'
+    ('start them from outside the program:', 'torchrun --nproc-per-node 2 -m tensortap run train.py --lr 1')
     >>> child = UnwatchedChild(1, "loaded", "command", "python -u train.py --lr 1")
     >>> advice(["-m", "torch.distributed.run", "--nproc-per-node", "4", "train.py", "--lr", "1"], [child] * 4)
-    'torchrun --nproc-per-node 4 -m tensortap run train.py --lr 1'
+    ('', 'torchrun --nproc-per-node 4 -m tensortap run train.py --lr 1')
     >>> advice(["all.py"], [child])
-    'where the program starts it: python -m tensortap run train.py --lr 1'
+    ('where the program starts it:', 'python -m tensortap run train.py --lr 1')
     """
     started = next((_program_of(child.command) for child in children if child.started == "command"), None)
     if started is None:
-        return _from_outside(len(children), program)
+        if len(children) == 1:
+            return "train in the program's own process", ""
+        return "start them from outside the program:", _torchrun(len(children), program)
     if _path(started) == _path(program):  # the program starts itself again, once for every other rank
-        return _torchrun(len(children) + 1, program)
+        return "", _torchrun(len(children) + 1, program)
     behind = list(program[-len(started) :])
     before = list(program[: -len(started)])
     if behind == started and before:  # a launcher
@@ -64,14 +66,8 @@ def advice(program: Sequence[str], children: Sequence[UnwatchedChild]) -> str:
             launcher[0] = "torchrun"
         elif launcher[0] == "accelerate.commands.launch":
             launcher[:1] = ["accelerate", "launch"]
-        return f"{shlex.join([*launcher, '-m', 'tensortap', 'run', *started])}"
-    return f"where the program starts it: python -m tensortap run {shlex.join(started)}"
-
-
-def _from_outside(children: int, program: Sequence[str]) -> str:
-    if children == 1:
-        return "train in the program's own process"
-    return f"start them from outside the program: {_torchrun(children, program)}"
+        return "", shlex.join([*launcher, "-m", "tensortap", "run", *started])
+    return "where the program starts it:", f"python -m tensortap run {shlex.join(started)}"
 
 
 def _torchrun(ranks: int, program: Sequence[str]) -> str:
