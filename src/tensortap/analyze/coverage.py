@@ -60,6 +60,11 @@ class RankState:
         return self.state in _TROUBLE
 
     @property
+    def lives(self) -> bool:
+        """Whether the process is there, as far as is known."""
+        return self.state in ("running", "hangs", "silent", "stopped")
+
+    @property
     def place(self) -> str:
         """Where it stands, in words."""
         parts = []
