@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensortap.analyze.coverage import COMPLETE, Coverage
 from tensortap.analyze.health import Health
 from tensortap.records import Frame, Node
 
@@ -220,6 +221,7 @@ class Report:
         ranks: that wrote here.
         is_session: whether the directory is a session, and not a single run.
         is_known: whether anything was recorded that tells the health of a tensor.
+        coverage: how much of the job was seen.
     """
 
     directory: Path
@@ -232,6 +234,12 @@ class Report:
     notices: tuple[str, ...] = ()
     is_session: bool = True
     is_known: bool = True
+    coverage: Coverage = COMPLETE
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether everything was seen, and nothing in it is bad."""
+        return self.first_bad is None and self.coverage.is_complete
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -249,5 +257,7 @@ class Report:
             "ranks": list(self.ranks),
             "tensors": self.tensors,
             "later_bad_runs": list(self.later_runs),
+            "healthy": self.is_healthy,
+            "coverage": self.coverage.as_dict(),
             "notices": list(self.notices),
         }

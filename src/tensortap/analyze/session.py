@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.analyze.coverage import Coverage
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.analyze.findings import Finding, Origin, Report, RunReport
 from tensortap.analyze.first_bad import Condition, maker_of, search
@@ -49,6 +50,7 @@ def search_session(
         cleared: names of runs that are known to be good and are not looked at again.
         progress: wraps the runs that are looked at.
     """
+    coverage = session.coverage()
     if only is not None:
         suspects = {only}
     else:
@@ -81,7 +83,7 @@ def search_session(
             first, home = found, facts
     if first is not None:
         made = None if home is None else _maker_in_earlier_run(first, home, runs)
-        first = made or _told_whole(session, first, home, runs)
+        first = _maybe_received(made or _told_whole(session, first, home, runs), coverage)
         reports = [_with_first(report, first) for report in reports]
     counts = session.counts()
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
@@ -107,6 +109,7 @@ def search_session(
         tuple(session.tasks()),
         tuple(notices),
         is_known=first is not None or bool(cleared) or bool(counts.get("muted")) or bool(looked_at),
+        coverage=coverage,
     )
 
 
@@ -239,6 +242,17 @@ def _maker_in_earlier_run(first: Finding, facts: RunFacts, runs: Sequence[RunRef
             reached=first.reached,
         )
     return None
+
+
+def _maybe_received(first: Finding, coverage: Coverage) -> Finding:
+    """The finding with a warning, if it came by way of a collective that ranks take part in whom nobody watched."""
+    names = [first.node.op_type, first.tensor, *(each.tensor for each in first.inputs)]
+    reduced = first.node.name.startswith("gradients/") and first.node.op_type == "AccumulateGrad"
+    if not coverage.missing or not (reduced or any(map(COMMUNICATION.search, names))):
+        return first
+    told = "" if first.origin is None else f"{first.origin.sentence} "
+    warning = f"{coverage.missing_sentence} What ranks exchange may have come bad from there."
+    return replace(first, origin=Origin(f"{told}{warning}"))
 
 
 def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Origin:

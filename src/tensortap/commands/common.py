@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tensortap.records import Node
 
 __all__ = [
+    "NOT_ALL_SEEN",
     "add_run_arguments",
     "checked_regex",
     "elsewhere",
@@ -29,6 +30,9 @@ __all__ = [
     "say",
     "size_text",
 ]
+
+NOT_ALL_SEEN = 3
+"""Exit code: nothing bad was found, but a rank did not finish, or a process was not watched."""
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ HELP = "show the health of every run, or of every tensor of one; also while it g
 DESCRIPTION = """Show how training is doing: bad tensors, loss, norm of gradients and
 parameters, largest value, run by run.
 
+Ranks that did not finish, and processes that were not watched, are told below.
 With --run, or on a run directory, the health of its tensors is listed.
 --follow waits for more runs until Ctrl-C.
 
@@ -75,13 +76,20 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
         for ref in progress(session.runs, len(session.runs), "runs")
         if (row := _overview(ref)) is not None and options.task in (None, row.rank)
     ]
+    coverage = session.coverage()
     if options.json:
-        print_json({"runs": [each.as_dict() for each in rows], "notices": session.notices})
+        print_json(
+            {
+                "runs": [each.as_dict() for each in rows],
+                "coverage": coverage.as_dict(),
+                "notices": session.notices,
+            }
+        )
     else:
         _heading()
         for row in rows:
             _line(row, len({each.rank for each in rows}) > 1)
-        say(session.notices)
+        say([*coverage.sentences, *coverage.waiting, *session.notices])
     return 0
 
 
@@ -114,7 +122,7 @@ def _wait_for_directory(options: argparse.Namespace) -> None:
 
 
 def _follow(session: Any, options: argparse.Namespace) -> int:
-    """Print runs as they are finished; the last one is waited for until it is, or until the next begins."""
+    """Print runs as they are finished; one that is not is waited for as long as the process lives that writes it."""
     if not options.json:
         _heading()
     shown: set[str] = set()
@@ -123,7 +131,7 @@ def _follow(session: Any, options: argparse.Namespace) -> int:
             session.refresh()
             waiting = [ref for ref in session.runs if ref.name not in shown]
             for ref in waiting:
-                if ref is session.runs[-1] and not _is_finished(ref):
+                if not _is_over(ref, session):
                     continue
                 shown.add(ref.name)
                 row = _overview(ref)
@@ -138,13 +146,16 @@ def _follow(session: Any, options: argparse.Namespace) -> int:
         return 0
 
 
-def _is_finished(ref: Any) -> bool:
+def _is_over(ref: Any, session: Any) -> bool:
     from tensortap.store.source import open_run
 
     try:
-        return bool(getattr(open_run(ref.path), "status", "finished") != "running")
+        source = open_run(ref.path)
     except (OSError, ValueError):
-        return False
+        return ref is not session.runs[-1]
+    if getattr(source, "status", "finished") != "running":
+        return True
+    return not any(each.rank == source.task and each.lives for each in session.coverage().ranks)
 
 
 def _json_line(row: Overview) -> None:

@@ -70,8 +70,16 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
                 rows.append(row)
         except (OSError, ValueError) as error:
             rows.append({"run": ref.index, "name": ref.name, "error": str(error)})
+    coverage = session.coverage()
     if options.json:
-        print_json({"directory": str(session.root), "runs": rows, "notices": session.notices})
+        print_json(
+            {
+                "directory": str(session.root),
+                "runs": rows,
+                "coverage": coverage.as_dict(),
+                "notices": session.notices,
+            }
+        )
         return 0
     print_table(
         ("run", "task", "step", "started", "tensors", "size", "bad", "dropped", "status"),
@@ -91,7 +99,7 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
         ],
         right=("run", "task", "step", "tensors", "size", "bad", "dropped"),
     )
-    say(session.notices)
+    say([*coverage.sentences, *session.notices])
     return 0
 
 

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensortap.commands.common import print_json, print_table, say
+from tensortap.commands.common import NOT_ALL_SEEN, print_json, print_table, say
+from tensortap.report.answer import short_path
 
 if TYPE_CHECKING:
+    from tensortap.analyze.findings import Report
     from tensortap.analyze.ranks import Difference, RankComparison
 
 HELP = "compare the ranks of a job: which differs first"
@@ -16,7 +18,11 @@ DESCRIPTION = """Compare what the ranks of one job recorded, run by run.
 
 A tensor that was the same on all ranks and then is not has diverged: parameters and reduced gradients should
 never do that. What differs from the first run on, as activations do because every rank has its own data, is
-counted and shown with --all. Health pills, hashes and NaN counts are compared, exactly.
+counted and shown with --all. Health pills, hashes and NaN counts are compared, exactly. The rank that went bad
+first is named, and so are ranks that did not finish, with the operation and the line they stand at.
+
+The exit code is 1 if a rank went bad, 3 if none did but one did not finish or was not watched, 2 for mistakes and
+otherwise 0, whatever diverged.
 
   tensortap ranks dumps                        the first tensors that diverged
   tensortap ranks dumps -n weight              only tensors whose name contains weight
@@ -45,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.ranks import compare_ranks
+    from tensortap.analyze.session import search_session
     from tensortap.commands.common import open_directory
     from tensortap.reader import SessionDir
     from tensortap.reader.rank_readings import COMPARED_OPS, rank_readings
@@ -57,15 +64,34 @@ def run(options: argparse.Namespace) -> int:
     found = compare_ranks(
         rank_readings(session, options.op or COMPARED_OPS, part=options.name, last=options.last)
     )
+    report = search_session(session)
+    coverage = report.coverage
     if options.json:
-        print_json({**found.as_dict(), "notices": session.notices})
-        return 0
-    _print(found, options)
-    say(session.notices)
-    return 0
+        bad = None if report.first_bad is None else report.first_bad.as_dict()
+        print_json(
+            {
+                **found.as_dict(),
+                "first_bad": bad,
+                "coverage": coverage.as_dict(),
+                "notices": session.notices,
+            }
+        )
+    else:
+        _print(found, report, options)
+        say([*coverage.waiting, *session.notices])
+    if report.first_bad is not None:
+        return 1
+    return 0 if coverage.is_complete else NOT_ALL_SEEN
 
 
-def _print(found: RankComparison, options: argparse.Namespace) -> None:
+def _print(found: RankComparison, report: Report, options: argparse.Namespace) -> None:
+    for sentence in report.coverage.sentences:
+        print(sentence)
+    bad = report.first_bad
+    if bad is not None:
+        line = "" if bad.source is None else f", {short_path(bad.source.file)}:{bad.source.line}"
+        whom = " of those that were watched" if report.coverage.missing else ""
+        print(f"Rank {bad.rank} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
     if not found.runs:
         print("No run was recorded by two ranks.")
         return
@@ -79,8 +105,10 @@ def _print(found: RankComparison, options: argparse.Namespace) -> None:
         )
         print()
         _print_differences(found.diverged, found)
-    else:
+    elif report.is_healthy:
         print("Nothing diverged.")
+    else:
+        print("Nothing diverged in what was recorded.")
     if found.different:
         print(
             f"\n{len(found.different)} watches differ from the first run on, first {found.different[0].tensor}."

@@ -128,7 +128,9 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     for regex in (options.watch, options.op, options.dtype, options.exclude):
         checked_regex(regex)
     voice = Voice.of_this_process(root)
-    answerer = Answerer(root, program.label, voice, options.quiet, options.exclude, options.filter, condition)
+    answerer = Answerer(
+        root, program.label, program.words, voice, options.quiet, options.exclude, options.filter, condition
+    )
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.on_stop = answerer.stopping
     watch.on_leave_out = answerer.leaves_out
@@ -140,17 +142,30 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     import atexit
 
     from tensortap.commands.run_answer import name_warnings
+    from tensortap.debug.script.children import Children
     from tensortap.debug.script.frameworks import when_imported
     from tensortap.sink.queue import shared_queue
 
     follower: Any = None
     interrupted = False
 
+    def tell(unwatched: list[Any]) -> None:
+        answerer.leaves_unwatched(unwatched)
+        watch.presence.leaves_unwatched(unwatched)
+
+    children = Children("libtorch", tell)
+
     def follow() -> None:
         nonlocal follower
         # Only now: the program decides whether and when a framework is imported.
         from tensortap.engines.torch import script
 
+        if children.ledger.is_child:
+            script.listen_here(children.ledger.note)
+            return
+        script.listen_in_children(children.ledger.note)
+        script.listen_to_loaders(children.serve_data)
+        watch.presence.world_size = script.world_size
         follower = script.follow(watch)
         answerer.begin()
 
@@ -158,6 +173,8 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
         nonlocal interrupted
         interrupted = isinstance(error, KeyboardInterrupt)
         answerer.failed = not isinstance(error, SystemExit)
+        if answerer.failed and not interrupted:
+            watch.error = f"{type(error).__name__}: {error}".strip().split("\n")[0]
         if follower is not None:
             follower.end(error if answerer.failed else None)
 
@@ -165,6 +182,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
         try:
             if follower is not None:
                 follower.end()
+            children.stop()
             answerer.finish(watch)
         except KeyboardInterrupt:
             shared_queue().abandon()
@@ -177,6 +195,7 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     # Registered before the program can register anything, thus called when all of it is over.
     atexit.register(finish)
     name_warnings()
+    children.start()
     when_imported("torch", follow)
     program.execute(on_error=fail)
     return 0

@@ -14,12 +14,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.commands import unwatched
 from tensortap.commands.common import size_text
+from tensortap.store.processes import UnwatchedChild
 
 if TYPE_CHECKING:
     from tensortap.analyze.findings import Report
@@ -50,6 +52,7 @@ class Answerer:
     Args:
         root: the session directory.
         program: name of the program.
+        words: the program and its arguments, as they were typed.
         voice: decides which of several ranks speaks.
         quiet: say nothing unless a value turns bad.
         exclude: regular expression for names of nodes that are never bad.
@@ -64,6 +67,7 @@ class Answerer:
         self,
         root: Path,
         program: str,
+        words: Sequence[str],
         voice: Any,
         quiet: bool = False,
         exclude: str | None = None,
@@ -73,6 +77,8 @@ class Answerer:
         self._root = root
         self._shown_root = _shown(root)
         self._program = program
+        self._words = words
+        self._unwatched: Sequence[UnwatchedChild] = ()
         self._voice = voice
         self._quiet = quiet
         self._exclude = exclude
@@ -117,6 +123,12 @@ class Answerer:
     def stopping(self) -> None:
         """The program is about to be ended, for the answer that has been given."""
         self._write(f"tensortap: ending {self._program}, because of --stop\n")
+
+    def leaves_unwatched(self, children: Sequence[UnwatchedChild]) -> None:
+        """The program has started these processes, which are not watched; the first is told of at once, and always."""
+        if not self._unwatched:
+            self._write(f"tensortap: {unwatched.sentence(children[0])}\n")
+        self._unwatched = children
 
     def finish(self, watch: Any) -> None:
         """The program is over: write what is left, and say what was seen."""
@@ -194,9 +206,8 @@ class Answerer:
         from tensortap.analyze.findings import Report
         from tensortap.reader import SessionDir
 
-        return Report(
-            self._root, None, (), len(SessionDir(self._root)), watch.seen.tensors
-        )  # nothing was ever bad
+        session = SessionDir(self._root)  # nothing in it was ever bad
+        return Report(self._root, None, (), len(session), watch.seen.tensors, coverage=session.coverage())
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
@@ -206,17 +217,23 @@ class Answerer:
                 if "torch" not in sys.modules
                 else "it called no model and made no optimizer"
             )
+            if self._unwatched:
+                instead = filter(None, unwatched.advice(self._words, self._unwatched))
+                why = f"{unwatched.summary(self._unwatched)} Instead: {' '.join(instead)}"
             self.say(f"nothing was seen of {self._program}: {why}")
             return
         self._ends_blank = False  # the program may have printed something since
         report = self._last_report(watch)
         if report.first_bad is not None:
             self._answer_once(report)
-        elif self._quiet:
+        elif report.is_healthy and self._quiet:
             return
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
-        self._show(_summary(watch, report, self._shown_root, self._voice.rank, question))
+        page = _summary(watch, report, self._shown_root, self._voice.rank, question)
+        if self._unwatched:
+            _instead(page, *unwatched.advice(self._words, self._unwatched))
+        self._show(page)
 
     def _answer_once(self, report: Report) -> None:
         with self._answering:  # whoever comes second waits until it has been said
@@ -243,9 +260,10 @@ class Answerer:
         with self._lock:
             self._ends_blank = text.endswith("\n\n")
             try:
-                tqdm = sys.modules.get("tqdm")
-                if tqdm is not None and hasattr(tqdm, "tqdm"):
-                    tqdm.tqdm.write(text, file=self._stream, end="")  # takes its bars away for a moment
+                bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+                # Without bars nothing of it is touched: its first lock decides how the program starts processes.
+                if getattr(bar, "_instances", None):
+                    bar.write(text, file=self._stream, end="")  # takes its bars away for a moment
                 else:
                     self._stream.write(text)
                 self._stream.flush()
@@ -301,7 +319,11 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     found = report.first_bad
     where = shlex.quote(root)
     if found is None:
-        page.field("health", "no bad value" if "--filter" not in question else "no match", "green")
+        sound = "no bad value" if "--filter" not in question else "no match"
+        complete = report.coverage.is_complete
+        page.field(
+            "health", sound if complete else f"{sound} in what was seen", "green" if complete else "yellow"
+        )
         commands = [f"tensortap ls {where}", f"tensortap health {where}"]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
@@ -310,6 +332,8 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
         page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
         task = f" --task {found.rank}" if found.rank else ""
         commands = [f"tensortap why {where}{question}", f"tensortap ls {where} --run {found.run}{task} --bad"]
+    for number, sentence in enumerate(report.coverage.sentences):
+        page.field("" if number else "unseen", sentence, "yellow")
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(f"tensortap profile {shlex.quote(os.path.join(root, 'timelines'))}")
     written = size_text(sum(counts.written_bytes for counts in seen.kept))
@@ -317,6 +341,15 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     for number, command in enumerate(commands):
         page.line("  ", (f"{'' if number else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
     return page
+
+
+def _instead(page: Page, sentence: str, command: str) -> None:
+    from tensortap.report.page import LABEL_WIDTH
+
+    if sentence:
+        page.field("instead", sentence)
+    if command:  # in one piece, to be copied
+        page.line("  ", (f"{'' if sentence else 'instead':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
 
 
 def _count(number: int, noun: str) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from tensortap.commands.common import add_run_arguments, open_directory, print_json, say
+from tensortap.commands.common import NOT_ALL_SEEN, add_run_arguments, open_directory, print_json, say
 
 HELP = "say which operation made the first bad value, and why"
 DESCRIPTION = """Say which operation made the first NaN or infinity: node, module, line, step,
 rank, inputs and cause.
 
 All runs are searched, or one with --run. Infinities that are meant (masks) and
-bad values that come to nothing are no alarm. The exit code is 0 if everything
-is healthy, 1 if something bad was found, 2 for mistakes.
+bad values that come to nothing are no alarm.
+
+Ranks that were killed, hang or failed are named, with the operation and the
+line they stand at, and so are processes that nobody watched. The exit code is
+0 if everything is healthy, 1 if something bad was found, 2 for mistakes, and 3
+if nothing bad was found but not all was seen: a rank did not finish, or a
+process was not watched.
 
   tensortap why dumps                           the first bad value of all runs
   tensortap why dumps --run 3                   of one run
@@ -73,4 +78,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         answer(report, show_contained=options.all).show()
         say(report.notices)
-    return 0 if report.first_bad is None else 1
+    if report.first_bad is not None:
+        return 1
+    return 0 if report.is_healthy else NOT_ALL_SEEN

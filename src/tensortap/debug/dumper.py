@@ -6,12 +6,14 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensortap.debug.presence import Presence
 from tensortap.debug.root import claim_session_root
 from tensortap.records import RunInfo
 from tensortap.sink import destinations
@@ -69,6 +71,8 @@ class Dumper:
         check_limits(budget, retention)
         # Absolute, because the program may change its directory while the writer is busy.
         self.root = Path(os.path.abspath(claim_session_root(session_root)))
+        self.presence = Presence(self.root)
+        weakref.finalize(self, self.presence.end)  # of a session that nobody closes
         self.retention = retention or Retention()
         self.meter = Meter(budget)
         self._keeper = Keeper(self.retention)
@@ -85,6 +89,7 @@ class Dumper:
         with self._lock:
             if self.retention.wants_run(self._runs, step):
                 return False
+            self.presence.begin_run(self._runs, step)
             self._runs += 1
             return True
 
@@ -158,8 +163,13 @@ class Dumper:
         """Wait until everything so far is written; False if the timeout passed first."""
         return self._queue.drain(timeout)
 
-    def close(self, timeout: float | None = FLUSH_SECS) -> bool:
-        """Forget runs that are held back for nothing, and wait for the rest; harmless when called again."""
+    def close(self, timeout: float | None = FLUSH_SECS, error: str | None = None) -> bool:
+        """Forget runs that are held back for nothing, and wait for the rest; harmless when called again.
+
+        Args:
+            timeout: in seconds.
+            error: what ended the session, if that was an error.
+        """
         self._keeper.close()
         with self._lock:
             while self._prepared:
@@ -168,6 +178,7 @@ class Dumper:
         done = self.flush(timeout)
         if not done:
             notices.warn(("flush", self.root), "Records under %s are still being written.", self.root)
+        self.presence.end(error)
         return done
 
     def _make_directory(self, info: RunInfo) -> RunInfo:
@@ -199,6 +210,7 @@ class Dumper:
             feed_keys=info.feed_keys,
         )
         run_dir = self.root / run_name(info.timestamp, info.index)
+        self.presence.begin_run(info.index, info.global_step, info.task)
 
         def open_file() -> FileSink:
             return FileSink(

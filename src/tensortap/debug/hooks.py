@@ -125,7 +125,7 @@ class DumpingDebugHook(SessionRunHook):
         if self._dumper is not None:
             self._dumper.settle()
             self._dumper.keep_held()
-            self._dumper.close()
+            self._dumper.close(error=repr(error))
 
 
 class GrpcDebugHook(SessionRunHook):

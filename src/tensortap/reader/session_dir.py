@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.analyze.coverage import Coverage
+from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
 from tensortap.store.format import DumpFormatError
@@ -113,6 +115,10 @@ class SessionDir:
     def tasks(self) -> list[int]:
         """Ranks that wrote a health history here."""
         return sorted(health_files(self.root))
+
+    def coverage(self) -> Coverage:
+        """How much of the job was seen, and what became of its ranks."""
+        return coverage_of_session(self)
 
     def suspects(self) -> set[str]:
         """Names of the runs that may hold NaN or infinities: all but those whose pills say that they do not."""

@@ -32,6 +32,8 @@ def answer(report: Report, *, show_contained: bool = False, width: int | None = 
     else:
         _write_finding(page, report.first_bad, len(report.ranks) > 1)
         _others(page, report)
+        for number, sentence in enumerate(report.coverage.sentences):
+            page.field("" if number else "besides", sentence, "yellow")
         _next_commands(page, report.first_bad, report.directory, report.is_session)
     if show_contained:
         _contained(page, report)
@@ -61,8 +63,17 @@ def answer_of_finding(
 
 
 def _healthy(page: Page, report: Report) -> None:
-    runs = f"{report.runs} run{'' if report.runs == 1 else 's'}"
-    page.line(("✓ healthy", "bold green"), f"  no bad value in {runs} of {short_path(str(report.directory))}")
+    where = f"{_many(report.runs, 'run')} of {short_path(str(report.directory))}"
+    if report.is_healthy:
+        so_far = " so far" if report.coverage.running else ""
+        page.line(("✓ healthy", "bold green"), f"{so_far}  no bad value in {where}")
+    else:
+        title = "✗ not finished" if report.coverage.troubled else "? not all was seen"
+        page.line((title, "bold yellow"), f"  no bad value in what was recorded, {where}")
+        for sentence in report.coverage.sentences:
+            page.text(sentence, "yellow")
+    for sentence in report.coverage.waiting:
+        page.text(sentence, "dim")
     contained = sum(len(each.contained) for each in report.reports)
     intended = sum(each.intended for each in report.reports)
     if intended:

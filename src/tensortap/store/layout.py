@@ -5,6 +5,7 @@
       graphs/<sha256>.pb                    GraphDef messages, once per distinct content
       sources/<sha256>.txt                  source files, once per distinct content
       health/task_<n>.sqlite3               health pills of all runs of one task
+      processes/<pid>-<epoch ns>.json       what became of each process that wrote here
       run_<epoch µs>_<counter>/
         run.json                            description of the run
         <device>.index, <device>.data       records of one device
@@ -35,6 +36,7 @@ __all__ = [
     "device_stem",
     "health_path",
     "parse_run_name",
+    "process_folder",
     "run_name",
     "safe_component",
     "write_atomically",
@@ -114,6 +116,11 @@ def content_path(root: Path, folder: str, digest: str) -> Path:
 def health_path(root: Path, task: int) -> Path:
     """The health history of one task."""
     return root / "health" / f"task_{int(task)}.sqlite3"
+
+
+def process_folder(root: Path) -> Path:
+    """Where the processes of a session say what became of them."""
+    return root / "processes"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -48,6 +48,12 @@ class Program:
         """The program as the user knows it, in short."""
         return {"code": "the code", "script": os.path.basename(self.name)}.get(self.kind, self.name)
 
+    @property
+    def words(self) -> list[str]:
+        """The program and its arguments, as they were typed."""
+        flags = {"script": (), "module": ("-m",), "code": ("-c",)}[self.kind]
+        return [*flags, self.name, *self.arguments]
+
     def check(self) -> None:
         """Refuse a script that is not there, before anything else happens.
 

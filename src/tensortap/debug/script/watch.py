@@ -122,6 +122,9 @@ class ScriptWatch:
 
     Attributes:
         hooks: to be called around every run; others may be added before the first.
+        last_node: what was recorded last.
+        presence: tells the session directory what becomes of this process.
+        error: what has ended the program, if that was an error.
         seen: counts.
         on_stop: called before the program is ended.
         on_leave_out: called with the step whose update is left out.
@@ -147,6 +150,10 @@ class ScriptWatch:
         self._settled = 0
         self.to_be_judged = 0
         self._hurry = threading.Event()
+        self.last_node = ""
+        self.presence = self._dumper.presence
+        self.presence.last_node = lambda: self.last_node
+        self.error: str | None = None
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
@@ -207,7 +214,7 @@ class ScriptWatch:
             self._dumper.settle()
             self._dumper.keep_last()
             _wait_for(shared_queue().drain, timeout, waiting)
-            self._dumper.close(_GLANCE_SECS)
+            self._dumper.close(_GLANCE_SECS, self.error)
             _wait_for(self.is_settled, timeout, waiting)
 
     def _work(self) -> None:
@@ -311,6 +318,7 @@ class _ListeningSink(RetainedSink):
     def write(self, record: Record) -> None:
         """Take one record, and listen to it."""
         self._records += 1
+        self._watch.last_node = record.node_name
         self._listen(self._alarm.rings_for(record))
         super().write(record)
 
@@ -318,6 +326,8 @@ class _ListeningSink(RetainedSink):
         """Take a batch, and listen to it."""
         self._tensors = len(batch.table) // len(self._watch.options.watch.debug_ops)
         self._records += len(batch)
+        if len(batch):
+            self._watch.last_node = str(batch.table[int(batch.rows["key"][-1])][0])
         self._listen(self._alarm.rings(batch))
         super().write_batch(batch)
 

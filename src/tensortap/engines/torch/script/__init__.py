@@ -7,9 +7,23 @@ from contextlib import suppress
 
 from tensortap.engines.torch.choice import VARIABLE
 from tensortap.engines.torch.script.follower import Follower, Watch
+from tensortap.engines.torch.script.forked import (
+    listen_here,
+    listen_in_children,
+    listen_to_loaders,
+    world_size,
+)
 from tensortap.errors import NativeBuildError
 
-__all__ = ["Follower", "Watch", "follow"]
+__all__ = [
+    "Follower",
+    "Watch",
+    "follow",
+    "listen_here",
+    "listen_in_children",
+    "listen_to_loaders",
+    "world_size",
+]
 
 
 def follow(watch: Watch) -> Follower:

@@ -1,0 +1,173 @@
+"""Being there: a process that writes into a session says so all the time, with the run and the line it is at.
+
+Whoever reads the session can tell then which process has ended, which goes on, which hangs and where, and which was
+killed. A thread of its own looks at the training thread and writes; training itself only leaves a number behind for
+each run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import tensortap
+from tensortap.debug.root import Launch
+from tensortap.store.processes import ENDED, FAILED, RUNNING, ProcessFacts, ProcessFile, UnwatchedChild
+from tensortap.store.system import machine, status_of
+
+__all__ = ["Presence"]
+
+BEAT_SECS = 0.25
+"""How often a process says where it is. Of one that is killed, no more than this is missing."""
+
+_OWN = os.path.dirname(tensortap.__file__) + os.sep
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class Presence:
+    """Tells a session directory what becomes of this process.
+
+    Args:
+        root: the session directory.
+        world_size: asked all the time how many ranks the job has; 1 if it does not know of others.
+        beat_secs: how often.
+
+    >>> import tempfile
+    >>> from tensortap.store.processes import read_processes
+    >>> root = Path(tempfile.mkdtemp())
+    >>> presence = Presence(root)
+    >>> presence.begin_run(3, 30, 0)
+    >>> presence.end()
+    >>> [(each.run, each.step, each.state) for each in read_processes(root)[0]]
+    [(3, 30, 'ended')]
+    """
+
+    def __init__(
+        self, root: Path, world_size: Callable[[], int] = lambda: 1, beat_secs: float = BEAT_SECS
+    ) -> None:
+        launch = Launch.of(os.environ)
+        given = os.environ.get("WORLD_SIZE", "")
+        own = status_of(os.getpid())
+        self.world_size = world_size
+        self.last_node: Callable[[], str] = lambda: ""
+        self._facts = ProcessFacts(
+            host=socket.gethostname(),
+            machine=machine(),
+            pid=os.getpid(),
+            start=0 if own is None else own.start,
+            rank=0 if launch is None else launch.rank,
+            world=max(int(given), 1) if launch is not None and given.isdecimal() else 1,
+            restart=0 if launch is None else launch.restart,
+        )
+        self._root = root
+        self._beat_secs = beat_secs
+        self._thread = threading.main_thread().ident or 0  # the one that is looked at
+        self._at = (-1, -1, self._facts.rank)
+        self._unwatched: tuple[tuple[UnwatchedChild, ...], int] = ((), 0)
+        self._lock = threading.Lock()
+        self._file: ProcessFile | None = None
+        self._begin()
+
+    def begin_run(self, index: int, step: int, rank: int | None = None) -> None:
+        """This thread begins a run."""
+        if self._over.is_set():  # a hook that serves another session after its first one
+            self._begin()
+        self._thread = threading.get_ident()
+        self._at = (index, step, self._at[2] if rank is None else rank)
+
+    def leaves_unwatched(self, children: Sequence[UnwatchedChild]) -> None:
+        """This process has started others that nobody watches."""
+        self._unwatched = tuple(children), len(children)
+        self._write()
+
+    def end(self, error: str | None = None) -> None:
+        """The process is done with the session; harmless when called again, and in a forked child."""
+        if self._over.is_set() or os.getpid() != self._facts.pid:
+            return
+        self._over.set()
+        self._write(state=ENDED if error is None else FAILED, error=error or "")
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+
+    # ---
+
+    def _begin(self) -> None:
+        now = time.time()
+        self._over = threading.Event()
+        self._facts = replace(self._facts, state=RUNNING, error="", began=now, seen=now, since=now)
+        with suppress(OSError):  # a full disk: then nobody is told
+            self._file = ProcessFile(self._root, self._facts)
+            threading.Thread(
+                target=self._beat, args=(self._over,), name="tensortap-presence", daemon=True
+            ).start()
+
+    def _beat(self, over: threading.Event) -> None:
+        while not over.wait(self._beat_secs):
+            try:
+                self._write()
+            except Exception:  # where it is may not be known; that it is there is what counts
+                continue
+
+    def _write(self, **changes: Any) -> None:
+        if self._file is None or os.getpid() != self._facts.pid:
+            return
+        # What can be slow or fail is asked before anybody could wait for it.
+        place = _place(sys._current_frames().get(self._thread)) if not self._over.is_set() else {}
+        world = self.world_size()
+        node = self.last_node()
+        now = time.time()
+        with self._lock:
+            before = self._facts
+            run, step, rank = self._at
+            children, unwatched = self._unwatched
+            facts = replace(
+                before,
+                run=run,
+                step=step,
+                rank=rank,
+                world=max(world, before.world),  # a group that is gone in the end was there
+                node=node or before.node,
+                children=children,
+                unwatched=unwatched,
+                **place,
+            )
+            moved = replace(facts, children=(), unwatched=0) != replace(before, children=(), unwatched=0)
+            self._facts = replace(facts, seen=now, since=now if moved else before.since, **changes)
+            with suppress(OSError):
+                self._file.write(self._facts)
+
+
+def _place(frame: FrameType | None) -> dict[str, Any]:
+    """Where a thread is in the program, and what it is executing there. Variables are not touched."""
+    call = ""
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN):
+            if not _is_installed(code.co_filename):
+                return {
+                    "file": code.co_filename,
+                    "line": frame.f_lineno or 0,
+                    "function": code.co_qualname,
+                    "call": call,
+                }
+            call = call or f"{frame.f_globals.get('__name__', '')}.{code.co_qualname}"
+        frame = frame.f_back
+    return {"file": "", "line": 0, "function": "", "call": call} if call else {}
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(("<frozen", *_LIBRARIES)) or any(part in file for part in _INSTALLED)
