@@ -31,7 +31,7 @@ peer lost 14
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from tensortap.records import Node
@@ -122,14 +122,27 @@ class OpError(TensortapError, RuntimeError):
         node: the node that failed, or None when the engine could not tell.
         message: what happened, in words.
         error_code: the numeric code of the class, the same numbers gRPC uses.
+
+    Made as `OutOfRangeError(node, "message")`, or with the three arguments that ported code writes,
+    `OutOfRangeError(None, None, "message")`; of node and op, which are one thing here, the first that is given counts.
     """
 
     error_code: ClassVar[int] = 2
 
-    def __init__(self, node: Node | None = None, message: str = "") -> None:
+    def __init__(self, node: Node | None = None, op: Any = None, message: str | None = None) -> None:
+        if message is None:
+            op, message = (None, op) if isinstance(op, str) else (op, "")
         super().__init__(message)
-        self.node = node
+        self.node = node if node is not None else op
         self.message = message
+
+    def __reduce__(self) -> tuple[type[OpError], tuple[Node | None, None, str]]:
+        return type(self), (self.node, None, self.message)  # it may cross to another process
+
+    @property
+    def op(self) -> Node | None:
+        """The failing node, under its other name."""
+        return self.node
 
     @property
     def node_name(self) -> str | None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from tensortap.engines.graph import Graph
+from tensortap.engines.graph import Graph, current_graph
 from tensortap.errors import DeadlineExceededError
 from tensortap.run.saver import latest_checkpoint
 from tensortap.run.scaffold import Scaffold, missing_names, run_piece
@@ -27,7 +27,8 @@ class SessionCreator(ABC):
     """Makes engine sessions.
 
     A creator may have an attribute `graph`, the graph its sessions will run; without it, hooks begin on the
-    default graph or on a new one, which is also the default graph while `create_session` runs.
+    default graph or on a new one, which is also the default graph while `create_session` runs. What they add there
+    is carried over if the session has a graph of its own nevertheless.
 
     Example:
         >>> class Ready(SessionCreator):
@@ -64,8 +65,7 @@ class _SessionSource:
         if self._ready is not None:
             return self._ready.graph  # type: ignore[no-any-return]
         if self._graph is None:
-            graph = Graph()
-            self._unused = self._make(graph)
+            self._unused = self._make(current_graph() or Graph())
             self._graph = self._unused.graph
         return self._graph
 

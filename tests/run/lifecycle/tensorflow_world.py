@@ -96,6 +96,28 @@ class TensorFlowWorld:
 
         return v1.train.MonitoredSession(Creator(), hooks, stop_grace_period_secs=GRACE_SECS)
 
+    def wrapped(self, hooks: Any) -> Any:
+        world = self
+
+        class Creator(v1.train.SessionCreator):
+            def __init__(self) -> None:
+                self.chief = v1.train.ChiefSessionCreator()
+
+            def create_session(self) -> Any:
+                world.log.append("create")
+                return self.chief.create_session()
+
+        return v1.train.MonitoredSession(Creator(), hooks, stop_grace_period_secs=GRACE_SECS)
+
+    def stop_at(self, last_step: int) -> Any:
+        return v1.train.StopAtStepHook(last_step=last_step)
+
+    def step_counter(self) -> Any:
+        return v1.train.StepCounterHook(every_n_steps=1)
+
+    def derive(self, name: str) -> Any:
+        return tf.add(self.y, 1, name=name)
+
     def singular(self, hooks: Any) -> Any:
         return v1.train.SingularMonitoredSession(hooks, stop_grace_period_secs=GRACE_SECS)
 
