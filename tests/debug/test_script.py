@@ -13,7 +13,7 @@ from tensortap.debug.script.alarm import Alarm
 from tensortap.debug.script.frameworks import when_imported
 from tensortap.debug.script.ranks import Voice, default_root
 from tensortap.debug.script.watch import is_sample
-from tensortap.records import RECORD_ROW, KeyTable, RecordBatch, RecordKey
+from tensortap.records import RECORD_ROW, KeyTable, Record, RecordBatch, RecordKey
 
 PILL = "DebugNumericSummary"
 
@@ -42,6 +42,28 @@ def test_a_condition_of_the_user_is_news_too():
     alarm, table = Alarm(lambda pill: pill[9] > 4), KeyTable()
     assert alarm.rings(batch_of(table, x=(0, 0, 0)))
     assert not alarm.rings(batch_of(table, x=(0, 0, 0)))
+
+
+def record_of(name, nan, negative, positive):
+    """A health pill that came by itself."""
+    pill = np.zeros(14)
+    pill[[2, 3, 7, 9]] = nan, negative, positive, 5.0
+    return Record(name, 0, PILL, "/device:CPU:0", 1, "float64", (14,), pill)
+
+
+def test_a_record_by_itself_is_listened_to_like_a_batch():
+    alarm, table = Alarm(), KeyTable()
+    assert not alarm.rings_for(record_of("x", 0, 0, 0))
+    assert alarm.rings_for(record_of("x", 0, 2, 0)), "-inf"
+    assert not alarm.rings_for(record_of("x", 0, 1, 0))
+    assert alarm.rings_for(record_of("x", 1, 0, 0)), "and now a NaN"
+    assert not alarm.rings_for(record_of("x", 1, 1, 0)), "both known, though not together"
+    assert not alarm.rings(batch_of(table, x=(1, 1, 0))), "whichever way it comes"
+    assert alarm.rings(batch_of(table, x=(0, 0, 1)))
+    assert not alarm.rings_for(Record("x", 0, "DebugIdentity", "", 1, "float64", (1,), np.array([np.nan])))
+    alarm = Alarm(lambda pill: pill[9] > 4)
+    assert alarm.rings_for(record_of("x", 0, 0, 0))
+    assert not alarm.rings_for(record_of("x", 0, 0, 0))
 
 
 def test_runs_of_any_length_keep_few_samples():
