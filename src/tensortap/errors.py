@@ -3,6 +3,8 @@
     TensortapError
     ├── UnknownTensorError (ValueError)    a name that no tensor, node or returned key has
     ├── FeedError (ValueError)             a fed value that does not fit what it replaces
+    ├── UsageError (ValueError)            what was asked of a directory, trace or command does not fit it
+    │   └── NotThereError (LookupError)    a run, node, file or line that is not there
     ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
     ├── SessionClosedError (RuntimeError)  a session used after close()
     ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
@@ -51,6 +53,7 @@ __all__ = [
     "NanLossDuringTrainingError",
     "NativeBuildError",
     "NotFoundError",
+    "NotThereError",
     "OpError",
     "OutOfRangeError",
     "PermissionDeniedError",
@@ -62,6 +65,7 @@ __all__ = [
     "UnimplementedError",
     "UnknownError",
     "UnknownTensorError",
+    "UsageError",
 ]
 
 
@@ -75,6 +79,14 @@ class UnknownTensorError(TensortapError, ValueError):
 
 class FeedError(TensortapError, ValueError):
     """A fed value whose shape, dtype or target does not fit."""
+
+
+class UsageError(TensortapError, ValueError):
+    """What was asked does not fit what is there; the message says what would."""
+
+
+class NotThereError(UsageError, LookupError):
+    """A run, node, file or line that is not there; the message names what is near."""
 
 
 class GraphFinalizedError(TensortapError, RuntimeError):

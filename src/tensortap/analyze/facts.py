@@ -12,8 +12,10 @@ import numpy as np
 
 from tensortap.analyze.health import DTYPE_NAMES, Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
+from tensortap.places import module_of, phase_of
 from tensortap.records import Frame, Node, RunInfo, TensorSpec, split_tensor_name
 from tensortap.store.layout import parse_run_name
+from tensortap.wire.graph_def import read_attribute
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir
@@ -180,47 +182,6 @@ _HIDDEN_WRITES = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_bat
 """Operations that update running statistics: inputs and outputs 3 and 4."""
 
 
-def phase_of(node: Node) -> str:
-    """Where in a step a node belongs: forward, backward, optimizer, input or parameter.
-
-    >>> phase_of(Node("gradients/model/fc/addmm/mm", "aten::mm")), phase_of(Node("x", "Placeholder"))
-    ('backward', 'input')
-    """
-    if node.name.startswith("gradients/") or node.op_type == "AccumulateGrad" or node.forward is not None:
-        return "backward"
-    if node.name.startswith("optimizer/"):
-        return "optimizer"
-    if node.op_type in SOURCES:
-        return "parameter" if node.op_type.startswith("Var") else "input"
-    return "forward"
-
-
-def module_of(node: Node) -> str | None:
-    """The path of the module a node was executed in, or whose gradient or parameter it works on.
-
-    >>> module_of(Node("gradients/model/fc/addmm/mm", "aten::mm", forward="model/fc/addmm"))
-    'model/fc'
-    >>> module_of(Node("optimizer/AdamW/model/fc/weight/addcdiv_", "aten::addcdiv_"))
-    'model/fc'
-    >>> module_of(Node("recompute/model/fc/addmm", "aten::addmm"))
-    'model/fc'
-    """
-    parts = node.name.split("/")
-    if node.forward is not None:
-        parts = node.forward.split("/")
-    elif node.op_type == "AccumulateGrad":
-        parts = parts[1:]
-    elif parts[0] == "gradients":
-        parts = parts[1:-1]
-    elif parts[0] == "optimizer":
-        parts = parts[2:-1]
-    elif node.op_type == "Const":
-        parts = parts[:-1]
-    if parts[:1] == ["recompute"]:
-        parts = parts[1:]
-    return "/".join(parts[:-1]) or None
-
-
 def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     """The facts of a run on disk."""
     healths: dict[str, Health | Callable[[], Health | None]] = {}
@@ -381,7 +342,7 @@ class _Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._messages or not _is_argument(key):
             raise KeyError(key)
-        return _attribute(self._messages[key])
+        return read_attribute(self._messages, key)
 
     def __iter__(self) -> Iterator[str]:
         return iter([key for key in self._messages if _is_argument(key)])
@@ -398,22 +359,6 @@ def _is_argument(key: str) -> bool:
 def _frame(text: str) -> Frame | None:
     match = _FRAME.fullmatch(text)
     return Frame(match["file"], int(match["line"]), match["function"]) if match else None
-
-
-def _attribute(message: Any) -> Any:
-    kind = message.WhichOneof("value")
-    if kind is None:
-        return None
-    value = getattr(message, kind)
-    if kind == "s":
-        return value.decode("utf-8", "replace")
-    if kind == "list":
-        for part in ("i", "f", "b", "s", "type"):
-            items = list(getattr(value, part))
-            if items:
-                return [each.decode("utf-8", "replace") if part == "s" else each for each in items]
-        return []
-    return value if kind in ("i", "f", "b", "type") else str(value)
 
 
 class _SourceLines:

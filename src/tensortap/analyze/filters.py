@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tensortap.analyze.expression import Expression
 from tensortap.analyze.health import Health
+from tensortap.errors import UsageError
 
 __all__ = ["PILL_NAMES", "condition_of"]
 
@@ -52,4 +53,4 @@ def condition_of(text: str) -> Callable[[Health], bool]:
 
 
 def _no_tensors(reference: str) -> float:
-    raise ValueError(f"a condition cannot read tensors such as `{reference}`")
+    raise UsageError(f"a condition cannot read tensors such as `{reference}`")

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensortap.commands.common import print_json
+from tensortap.commands.common import add_output_arguments, print_json
 
 HELP = "check this installation: versions, interceptor, compiler, what would be watched"
 DESCRIPTION = """Check what tensortap finds and can do here, by trying it on a small training
@@ -42,7 +42,7 @@ class Check:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("--quick", action="store_true", help="do not import a framework")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -160,7 +160,12 @@ def _trial() -> Check:
     said = ", ".join(f"{count} {phase}" for phase, count in counts.items())
     missing = [phase for phase in ("forward", "backward", "optimizer") if phase not in counts]
     if missing:
-        return Check("trial step", "bad", f"nothing was seen of: {', '.join(missing)}")
+        return Check(
+            "trial step",
+            "bad",
+            f"nothing was seen of: {', '.join(missing)}",
+            "TENSORTAP_INTERCEPTOR=dispatch tensortap doctor  (watches through Python instead)",
+        )
     return Check("trial step", "good", f"{len(facts.tensors)} tensors watched: {said}")
 
 

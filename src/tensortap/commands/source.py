@@ -6,7 +6,15 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, open_run, print_json, print_table, say
+from tensortap.commands.common import (
+    add_output_arguments,
+    add_run_arguments,
+    open_run,
+    print_json,
+    print_table,
+    say,
+)
+from tensortap.errors import NotThereError
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -27,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("file", metavar="FILE[:LINE]", nargs="?", help="a file, or the end of its path")
     parser.add_argument("-a", "--all", action="store_true", help="print all lines of the file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     facts = facts_of_dump(dump)
     files = source_files(facts)
     if not files:
-        raise LookupError("No source lines were stored with this run.")
+        raise NotThereError("No source lines were stored with this run.")
     if options.file is None:
         return _list_files(files, options.json)
     match = re.fullmatch(r"(.*?)(?::(\d+))?", options.file)
@@ -92,7 +100,7 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
 
     if line not in file.lines:
         near = sorted(file.lines, key=lambda each: abs(each - line))[:3]
-        raise LookupError(
+        raise NotThereError(
             f"Line {line} made no node in run {facts.info.index}; lines {', '.join(map(str, sorted(near)))} did. "
             "-r N asks about another run."
         )

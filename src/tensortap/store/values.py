@@ -92,9 +92,9 @@ def bad_kinds(array: npt.NDArray[Any]) -> tuple[bool, bool, bool]:
     if dtype.kind not in "fcVW" or dtype.names is not None or dtype.subdtype is not None:
         return False, False, False
     flat = np.ascontiguousarray(array).reshape(-1)
-    part = _PARTS.get(dtype.name)
+    part = numpy_dtype(_PARTS.get(dtype.name, ""))
     if part is not None:
-        flat = flat.view(numpy_dtype(part))
+        flat = flat.view(part)
     found = np.zeros(3, bool)
     try:
         for start in range(0, len(flat), _CHUNK):

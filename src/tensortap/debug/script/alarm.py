@@ -81,7 +81,7 @@ class Alarm:
 
     def _kinds(self, pills: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """What is bad in each of these health pills, as a sum of kinds."""
-        kinds = (pills[:, BAD_SLOTS] > 0) @ np.array([_NAN, _NEGATIVE, _POSITIVE])
+        kinds: npt.NDArray[np.int64] = (pills[:, BAD_SLOTS] > 0) @ np.array([_NAN, _NEGATIVE, _POSITIVE])
         if self._condition is not None:
             kinds += _CONDITION * np.array([self._condition(row) for row in pills.tolist()], np.int64)
         return kinds
