@@ -6,6 +6,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +21,6 @@ step. The exit code is 1 if something that is needed does not work.
   tensortap doctor --quick   without importing a framework
 """
 
-PACKAGES = ("numpy", "protobuf", "tensorboard", "ml_dtypes", "rich", "grpcio")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-cpu")
 
 
@@ -65,6 +65,15 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _needed() -> list[str]:
+    """The packages that tensortap itself says it needs."""
+    try:
+        requirements = importlib.metadata.requires("tensortap") or []
+    except importlib.metadata.PackageNotFoundError:  # used from its source, without being installed
+        requirements = []
+    return [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements if "extra ==" not in each]
+
+
 def _versions() -> list[Check]:
     checks = [
         Check("tensortap", "good", f"{_version('tensortap')}"),
@@ -74,7 +83,7 @@ def _versions() -> list[Check]:
             f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}",
         ),
     ]
-    for package in PACKAGES:
+    for package in _needed():
         version = _version(package)
         if version is None:
             checks.append(Check(package, "note", "not installed", f"pip install {package}"))

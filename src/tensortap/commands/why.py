@@ -26,6 +26,8 @@ is healthy, 1 if something bad was found, 2 for mistakes.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
+    from tensortap.analyze.filters import PILL_NAMES
+
     add_run_arguments(parser)
     parser.add_argument(
         "-x", "--exclude", metavar="REGEX", help="nodes in whose name this is found are never bad"
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--filter",
         metavar="CONDITION",
         help="what is bad instead of NaN and infinities: a condition over the numbers of a health pill "
-        "(elements nan neg_inf negative zero positive pos_inf min max mean variance std magnitude rank)",
+        f"({' '.join(PILL_NAMES)})",
     )
     parser.add_argument("-a", "--all", action="store_true", help="show also what came to nothing")
     add_output_arguments(parser)

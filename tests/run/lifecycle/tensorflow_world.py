@@ -19,6 +19,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import scenarios  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+import tensortap as tt  # noqa: E402
+
 v1 = tf.compat.v1
 v1.logging.set_verbosity(v1.logging.FATAL)
 GRACE_SECS = 5
@@ -128,9 +130,23 @@ def play(name: str) -> list[str]:
         return scenarios.play(name, world)
 
 
+def refusals() -> dict[str, str]:
+    """What our sessions say to a session of TensorFlow's own."""
+    said = {}
+    with tf.Graph().as_default(), v1.Session() as session:
+        for take in (tt.MonitoredSession, tt.DumpingDebugWrapperSession, tt.GrpcDebugWrapperSession):
+            arguments = [] if take is tt.MonitoredSession else ["localhost:6064"]
+            try:
+                take(session, *arguments)
+            except TypeError as error:
+                said[take.__name__] = str(error)
+    return said
+
+
 def main() -> None:
     v1.disable_eager_execution()
-    json.dump({name: play(name) for name in scenarios.SCENARIOS}, sys.stdout)
+    logs = {name: play(name) for name in scenarios.SCENARIOS}
+    json.dump({"logs": logs, "refusals": refusals()}, sys.stdout)
 
 
 if __name__ == "__main__":

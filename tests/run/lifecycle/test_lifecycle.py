@@ -215,7 +215,7 @@ class OurWorld:
 
 
 @pytest.fixture(scope="module")
-def tensorflow_logs() -> dict[str, list[str]]:
+def tensorflow_world() -> dict[str, Any]:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed, so there is nothing to compare with")
     script = Path(__file__).with_name("tensorflow_world.py")
@@ -224,8 +224,22 @@ def tensorflow_logs() -> dict[str, list[str]]:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    logs: dict[str, list[str]] = json.loads(done.stdout)
+    world: dict[str, Any] = json.loads(done.stdout)
+    return world
+
+
+@pytest.fixture(scope="module")
+def tensorflow_logs(tensorflow_world: dict[str, Any]) -> dict[str, list[str]]:
+    logs: dict[str, list[str]] = tensorflow_world["logs"]
     return logs
+
+
+def test_a_session_of_tensorflow_is_refused_with_what_to_do_instead(tensorflow_world: dict[str, Any]) -> None:
+    said = tensorflow_world["refusals"]
+    assert list(said) == ["MonitoredSession", "DumpingDebugWrapperSession", "GrpcDebugWrapperSession"]
+    for sentence in said.values():
+        assert "Sessions of TensorFlow have no engine here yet." in sentence
+        assert "`tensortap serve`" in sentence
 
 
 def test_every_scenario_is_played_by_tensorflow(tensorflow_logs: dict[str, list[str]]) -> None:
