@@ -4,7 +4,7 @@
     ├── UnknownTensorError (ValueError)    a name that no tensor, node or returned key has
     ├── FeedError (ValueError)             a fed value that does not fit what it replaces
     ├── UsageError (ValueError)            what was asked of a directory, trace or command does not fit it
-    │   └── NotThereError (LookupError)    a run, node, file or line that is not there
+    ├── NotThereError (LookupError)        a run, node, file or line that is not there
     ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
     ├── SessionClosedError (RuntimeError)  a session used after close()
     ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
@@ -85,7 +85,7 @@ class UsageError(TensortapError, ValueError):
     """What was asked does not fit what is there; the message says what would."""
 
 
-class NotThereError(UsageError, LookupError):
+class NotThereError(TensortapError, LookupError):
     """A run, node, file or line that is not there; the message names what is near."""
 
 

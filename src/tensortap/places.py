@@ -31,19 +31,14 @@ def phase_of(node: Node) -> str:
 def module_of(node: Node) -> str | None:
     """The path of the module a node was executed in, or whose gradient or parameter it works on.
 
-    An optimizer that treats all parameters at once is a module by itself, `optimizer/AdamW`.
-
     >>> module_of(Node("gradients/model/fc/addmm/mm", "aten::mm", forward="model/fc/addmm"))
     'model/fc'
     >>> module_of(Node("optimizer/AdamW/model/fc/weight/addcdiv_", "aten::addcdiv_"))
     'model/fc'
-    >>> module_of(Node("optimizer/AdamW/foreach_addcdiv_", "aten::_foreach_addcdiv_"))
-    'optimizer/AdamW'
     >>> module_of(Node("recompute/model/fc/addmm", "aten::addmm"))
     'model/fc'
     """
     parts = node.name.split("/")
-    optimizer = None
     if node.forward is not None:
         parts = node.forward.split("/")
     elif node.op_type == "AccumulateGrad":
@@ -51,10 +46,9 @@ def module_of(node: Node) -> str | None:
     elif parts[0] == "gradients":
         parts = parts[1:-1]
     elif parts[0] == "optimizer":
-        optimizer = "/".join(parts[:2])
         parts = parts[2:-1]
     elif node.op_type == "Const":
         parts = parts[:-1]
     if parts[:1] == ["recompute"]:
         parts = parts[1:]
-    return "/".join(parts[:-1]) or optimizer
+    return "/".join(parts[:-1]) or None

@@ -585,7 +585,7 @@ def test_facts_of_a_node_need_no_profiler():
         (Node("gradients/model/fc/addmm/mm", "aten::mm", forward="recompute/model/fc/addmm"), "model/fc"),
         (Node("gradients/model/fc/weight", "AccumulateGrad"), "model/fc"),
         (Node("optimizer/AdamW/model/fc/weight/mul_", "aten::mul_"), "model/fc"),
-        (Node("optimizer/AdamW/foreach_mul_", "aten::_foreach_mul_"), "optimizer/AdamW"),
+        (Node("optimizer/AdamW/foreach_mul_", "aten::_foreach_mul_"), None),
         (Node("model/fc/mul/const", "Const"), "model/fc"),
         (Node("sum", "aten::sum"), None),
     ],

@@ -166,6 +166,20 @@ class Case:
         index = tuple(int(each) for each in np.unravel_index(int(bad.argmax()), bad.shape))
         return index, value[index]
 
+    def place_text(self, index: tuple[int, ...]) -> str:
+        """An element of the output, as the program would index it; of a sparse tensor only stored values are known."""
+        places = None if self._facts is None else self._facts.places(self.finding.tensor)
+        spec = None if self._facts is None else self._facts.spec(self.finding.tensor)
+        if places is None:
+            is_stored = spec is not None and len(spec.shape) != len(index)
+            return f"{list(index)}" + (" of the stored values" if is_stored else "")
+        first, inner = [int(each) for each in places[:, index[0]]], list(index[1:])
+        if inner and spec is not None and len(spec.shape) == len(first) == len(inner):  # of a block
+            whole = [start + offset for start, offset in zip(first, inner, strict=True)]
+        else:
+            whole = [*first, *inner]
+        return f"{whole}" + (f" (row {whole[0]}, column {whole[1]})" if len(whole) == 2 else "")
+
     def at(self, place: int, index: tuple[int, ...]) -> Any | None:
         """The element of an input that went into one element of the output, for elementwise operations."""
         value, found = self.value(place), self.where()
@@ -187,7 +201,7 @@ class Case:
             f"{self.arguments[place]} is {element_text(each)}" for place, each in given if each is not None
         ]
         behind = f", where {' and '.join(parts)}" if parts else ""
-        return f"The first bad element is {list(index)}: {element_text(value)}{behind}."
+        return f"The first bad element is {self.place_text(index)}: {element_text(value)}{behind}."
 
 
 def element_text(value: Any) -> str:

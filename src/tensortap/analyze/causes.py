@@ -31,7 +31,7 @@ def _count(number: float, of: float, what: str) -> str:
     ('1 of 24 elements is zero', 'all 24 elements are zero')
     """
     if number == of:
-        return f"all {int(of)} elements are {what}" if of > 1 else f"it is {what}"
+        return f"all {int(of)} elements are {what}" if of > 1 else f"the only element is {what}"
     return f"{int(number)} of {int(of)} elements {'is' if number == 1 else 'are'} {what}"
 
 
@@ -144,10 +144,14 @@ def _division(case: Case) -> Cause | None:
         if case.finding.phase == "optimizer":
             return _small_epsilon(case, bottom)
         both = top is not None and top.zero and case.out.nan
+        zeros = (
+            f"the divisor {name} is zero"
+            if bottom.elements == 1
+            else f"{_count(bottom.zero, bottom.elements, 'zero')} in the divisor {name}"
+        )
         return Cause(
             "division-by-zero",
-            f"Division by zero{' (0/0)' if both else ''}: {_count(bottom.zero, bottom.elements, 'zero')} in the "
-            f"divisor {name}.",
+            f"Division by zero{' (0/0)' if both else ''}: {zeros}.",
             advice="Add a small epsilon to the divisor, or divide only where it is not zero.",
         )
     if case.out.infinities:
@@ -525,7 +529,8 @@ def _mean(case: Case) -> Cause | None:
         return Cause(
             "variance-of-one",
             f"{case.op} of a single element is NaN: it divides by the number of elements minus one.",
-            advice="Use correction=0 (unbiased=False).",
+            advice="Leave the normalisation out where there is a single element, or see to it that there are more: "
+            "with correction=0 the result is 0, and dividing by it gives NaN again unless an epsilon is added.",
         )
     return None
 

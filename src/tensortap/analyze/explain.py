@@ -50,7 +50,9 @@ def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:
 
 def _plain_element(case: Case) -> str | None:
     found = case.where()
-    return None if found is None else f"The first bad element is {list(found[0])}: {element_text(found[1])}."
+    if found is None:
+        return None
+    return f"The first bad element is {case.place_text(found[0])}: {element_text(found[1])}."
 
 
 def _unrecognised(case: Case) -> Cause:

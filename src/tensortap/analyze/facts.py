@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RunFacts", "facts_of_dump", "module_of", "node_of_proto", "phase_of"]
 
 _PILL, _NANS, _VALUE, _HASH = "DebugNumericSummary", "DebugNanCount", "DebugIdentity", "DebugHash"
+_PLACES = "DebugIndices"
 _PILL_BYTES = 14 * 8
 _FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
@@ -38,6 +39,7 @@ class RunFacts:
         healths: health of the recorded tensors, in the order they were made; or a function that works one out.
         times: microseconds since the epoch at which tensors were complete, as far as known.
         values: gives the value of a tensor if it was recorded, else None.
+        places: gives the coordinates of the stored values of a sparse tensor if they were recorded, else None.
         hashes: gives the recorded hash of a tensor, None if there is none.
         source_lines: gives the text of a source line if the file is known, else None.
         is_muted: healthy tensors were left out on purpose, so that what is missing was good.
@@ -58,6 +60,7 @@ class RunFacts:
         *,
         times: Mapping[str, int] | None = None,
         values: Callable[[str], Any] = lambda tensor: None,
+        places: Callable[[str], Any] = lambda tensor: None,
         hashes: Callable[[str], Any] = lambda tensor: None,
         source_lines: Callable[[Frame], str | None] = lambda frame: None,
         is_muted: bool = False,
@@ -67,6 +70,7 @@ class RunFacts:
         self.info = info
         self.nodes = nodes
         self.value = values
+        self.places = places
         self.hash = hashes
         self.source_line = source_lines
         self.is_muted = is_muted
@@ -188,6 +192,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     times: dict[str, int] = {}
     values: dict[str, list[Callable[[], Any]]] = {}
     hashes: dict[str, Callable[[], Any]] = {}
+    places: dict[str, Callable[[], Any]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
     for stored in data:
         tensor = stored.tensor_name
@@ -202,6 +207,8 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
         elif stored.debug_op == _HASH:
             hashes[tensor] = stored.load
+        elif stored.debug_op == _PLACES:
+            places[tensor] = stored.load
         elif stored.debug_op in (_NANS, _PILL):
             healths.setdefault(tensor, partial(_small_health, stored.load, stored.debug_op))
 
@@ -215,12 +222,18 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         found = None if load is None else load()
         return found.tolist() if isinstance(found, np.ndarray) else None
 
+    def places_of(tensor: str) -> Any:
+        load = places.get(tensor)
+        found = None if load is None else load()
+        return found if isinstance(found, np.ndarray) and found.ndim == 2 else None
+
     return RunFacts(
         _info_of(dump),
         _nodes_of(dump),
         healths,
         times=times,
         values=value,
+        places=places_of,
         hashes=hash_of,
         source_lines=_SourceLines(dump),
         is_muted=bool(dump.counts.get("muted")),

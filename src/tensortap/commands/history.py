@@ -87,7 +87,7 @@ def _print(tensor: str, rows: list[dict[str, Any]]) -> None:
         max(abs(row["min"]), abs(row["max"])) if row["max"] >= row["min"] else float("nan") for row in rows
     ]
     bad = sum(bool(row["nan"] or row["neg_inf"] or row["pos_inf"]) for row in rows)
-    page.line(
+    page.row(
         (tensor, "bold"),
         f"  {len(rows)} run{'' if len(rows) == 1 else 's'}, ",
         (f"{bad} bad", "red" if bad else "green"),

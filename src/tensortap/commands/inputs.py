@@ -111,7 +111,7 @@ def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
     from tensortap.report.words import health_piece
 
     page = Page()
-    page.line(
+    page.row(
         (node.name, "bold"),
         "  ",
         (node.op_type, "cyan"),
@@ -135,7 +135,7 @@ def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
             else ""
         )
         op_type = "?" if branch.node is None else branch.node.op_type
-        page.line(
+        page.row(
             (rails + hook, "dim"),
             branch.tensor,
             "  ",

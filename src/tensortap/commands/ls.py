@@ -156,12 +156,12 @@ def _list_tensors(run: DebugDumpDir, options: argparse.Namespace) -> int:
         print_json({"run": str(run.dump_root), "tensors": rows, "counts": run.counts, "notices": run.notices})
         return 0
     print_table(
-        ("t (ms)", "size", "debug op", "op", "health", "tensor"),
+        ("t (ms)", "size", "record", "op", "health", "tensor"),
         [
             (
                 f"{row['milliseconds']:.3f}",
                 size_text(row["bytes"]),
-                row["debug_op"],
+                row["debug_op"].removeprefix("Debug"),
                 row["op"],
                 _or_dash(row["health"]),
                 row["tensor"],
@@ -230,7 +230,7 @@ def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
     """Whether a tensor had NaN or infinite elements; None if only reading the whole value would tell."""
     from tensortap.reader import has_inf_or_nan
 
-    if datum.debug_op == "DebugHash" or (datum.debug_op == "DebugIdentity" and not look):
+    if datum.debug_op in ("DebugHash", "DebugIndices") or (datum.debug_op == "DebugIdentity" and not look):
         return None
     return has_inf_or_nan(datum, datum.get_tensor())
 

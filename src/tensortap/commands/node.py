@@ -97,7 +97,7 @@ def _page(facts: RunFacts, node: Node, whole_stack: bool) -> Page:
     from tensortap.report.words import health_piece
 
     page = Page()
-    page.line((node.name, "bold"), "  ", (node.op_type, "cyan"))
+    page.row((node.name, "bold"), "  ", (node.op_type, "cyan"))
     page.line()
     page.field("run", f"{facts.info.index} (step {facts.info.global_step}), {phase_of(node)}")
     module = module_of(node)

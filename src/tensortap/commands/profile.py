@@ -11,7 +11,7 @@ from tensortap.commands.common import add_output_arguments, print_json, print_ta
 from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensortap.analyze.timeline import Peak, StepTrace, Total
+    from tensortap.analyze.timeline import Op, Peak, StepTrace, Total
 
 HELP = "where time and memory of profiled steps went: ops, modules, lines, peak"
 DESCRIPTION = """Sum up the timelines that ProfilerHook wrote: time by phase, op, module and source line, memory, and
@@ -92,9 +92,14 @@ def _by_node(traces: Sequence[StepTrace]) -> list[Any]:
 def _by_module(traces: Sequence[StepTrace]) -> list[Any]:
     from tensortap.analyze.timeline import time_by, within_modules
 
-    found = time_by(traces, lambda op: op.module)
+    found = time_by(traces, _module_or_optimizer)
     whole = within_modules(found)
     return [(total, whole[total.key]) for total in found]
+
+
+def _module_or_optimizer(op: Op) -> str:
+    """The module of an op; an optimizer that treats all parameters at once is in none, and stands for itself."""
+    return op.module or ("/".join(op.node.split("/")[:2]) if op.phase == "optimizer" else "")
 
 
 def _by_line(traces: Sequence[StepTrace]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
     print_table(("", ""), [(f"{key}:", text) for key, text in facts.items() if text not in ("", [], None)])
     if summary is not None:
         print()
-        print_table(list(summary), [[_number(each) for each in summary.values()]], right=list(summary))
+        for numbers in _chunks({key: _number(each) for key, each in summary.items()}):
+            print_table(list(numbers), [list(numbers.values())], right=list(numbers))
     if datum.debug_op != "DebugNumericSummary" or slices:
         print()
         print_value(value, show_all=options.all)
@@ -106,6 +108,8 @@ def _find(
         raise UsageError(f"{run_name(dump)} has no tensor {name!r}.{hint}")
     ops = list(dict.fromkeys(datum.debug_op for datum in data))
     op = options.op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
+    if op not in ops and f"Debug{op}" in ops:  # as `ls` shows it
+        op = f"Debug{op}"
     data = [datum for datum in data if datum.debug_op == op]
     if not data:
         raise UsageError(f"{full!r} has no record of {op!r}; it has {', '.join(ops)}.")
@@ -168,12 +172,32 @@ def _finite(pill: dict[str, float]) -> dict[str, Any]:
     return {key: each for key, each in pill.items() if each == each and abs(each) != float("inf")}
 
 
+def _chunks(numbers: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Numbers with their names, as many at a time as fit beside each other."""
+    from tensortap.report.page import screen_width
+
+    room = screen_width() or sys.maxsize
+    chunk: dict[str, str] = {}
+    used = 0
+    for key, text in numbers.items():
+        width = max(len(key), len(text)) + 2
+        if chunk and used + width > room:
+            yield chunk
+            chunk, used = {}, 0
+        chunk[key] = text
+        used += width
+    if chunk:
+        yield chunk
+
+
 def print_value(value: Any, *, show_all: bool = False) -> None:
     """Print an array, shortened unless all of it is wanted."""
     import numpy as np
 
+    from tensortap.report.page import screen_width
+
     threshold = sys.maxsize if show_all else ELEMENTS_SHOWN
-    with np.printoptions(threshold=threshold, linewidth=110, suppress=True):
+    with np.printoptions(threshold=threshold, linewidth=min(screen_width() or 110, 110), suppress=True):
         print(value)
 
 

@@ -95,6 +95,7 @@ def _described(facts: RunFacts, file: SourceFile, line: int) -> list[dict[str, A
 
 def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> int:
     from tensortap.records import Frame
+    from tensortap.report.answer import short_path
     from tensortap.report.page import Page, Piece
     from tensortap.report.words import health_piece
 
@@ -109,9 +110,9 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
         return 0
     page = Page()
     text = facts.source_line(Frame(file.path, line, ""))
-    page.line((f"{file.path}:{line}", "bold"))
+    page.row((f"{short_path(file.path)}:{line}", "bold"))
     if text:
-        page.line("  ", (text, "yellow"))
+        page.row("  ", (text, "yellow"))
     page.line()
     rows: list[list[Piece]] = [
         [n.name, (n.op_type, "cyan"), health_piece(facts.health_behind(n.tensor(0)))]
@@ -124,6 +125,7 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
 
 def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: argparse.Namespace) -> None:
     from tensortap.analyze.sources import is_bad
+    from tensortap.report.answer import short_path
     from tensortap.report.page import Page
 
     try:
@@ -135,7 +137,7 @@ def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: a
         print_json({"file": file.path, "lines": lines, "is_stored": bool(text)})
         return
     page = Page()
-    page.line((file.path, "bold"), "" if text else "  (its text was not stored)")
+    page.row((short_path(file.path), "bold"), "" if text else "  (its text was not stored)")
     numbers = range(1, len(text) + 1) if options.all and text else sorted(file.lines)
     last = 0
     for number in numbers:
@@ -147,7 +149,7 @@ def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: a
         said = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}" if nodes else ""
         mark = ("✗", "bold red") if bad else " "
         shown = text[number - 1].rstrip() if number <= len(text) else ""
-        page.line(
+        page.row(
             mark, f"{number:>5}  ", (f"{said:>9}", "dim"), ("  │ ", "dim"), (shown, "red" if bad else "")
         )
     page.show()

@@ -97,6 +97,18 @@ class Page:
         """One line as it is; an empty one without arguments."""
         self._lines.append(list(pieces))
 
+    def row(self, *pieces: Piece) -> None:
+        """One line of names and words; while it is too long, its longest piece loses its middle."""
+        cut = list(pieces)
+        for _ in pieces:
+            over = 0 if self._room is None else sum(len(_text(piece)) for piece in cut) - self._room
+            longest = max(range(len(cut)), key=lambda i: len(_text(cut[i]).strip(" │├└─")))
+            text = _text(cut[longest])
+            if over <= 0 or len(text) <= _LEAST:
+                break
+            cut[longest] = (cut_middle(text, max(len(text) - over, _LEAST)), _style(cut[longest]))
+        self.line(*cut)
+
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
         """A sentence, wrapped."""
         for part in self._wrapped(text, indent):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tensortap.engines.torch import devices
+from tensortap.engines.torch.sparse import publish_places
 from tensortap.engines.torch.values import has_data, spec_of, view_of
 from tensortap.ops.debug_ops import DebugIdentity
 from tensortap.records import Node
@@ -135,3 +136,4 @@ class BadValues:
         node = Node(node_name, "", outputs=(spec_of(tensor),) * (output + 1), device=device)
         everywhere = ((_IDENTITY, tuple(range(len(self._publisher.sinks)))),)
         self._publisher.publish(everywhere, node, output, view_of(tensor), device, timestamp)
+        publish_places(self._publisher, everywhere, node, output, tensor, device, timestamp)
