@@ -166,6 +166,11 @@ class Case:
         index = tuple(int(each) for each in np.unravel_index(int(bad.argmax()), bad.shape))
         return index, value[index]
 
+    def element_sentence(self, index: tuple[int, ...], value: Any, behind: str = "") -> str:
+        """What the first bad element is, and what it was made of."""
+        subject = f"The first bad element is {self.place_text(index)}:" if index else "Its value is"
+        return f"{subject} {element_text(value)}{behind}."
+
     def place_text(self, index: tuple[int, ...]) -> str:
         """An element of the output, as the program would index it; of a sparse tensor only stored values are known."""
         places = None if self._facts is None else self._facts.places(self.finding.tensor)
@@ -201,7 +206,7 @@ class Case:
             f"{self.arguments[place]} is {element_text(each)}" for place, each in given if each is not None
         ]
         behind = f", where {' and '.join(parts)}" if parts else ""
-        return f"The first bad element is {self.place_text(index)}: {element_text(value)}{behind}."
+        return self.element_sentence(index, value, behind)
 
 
 def element_text(value: Any) -> str:

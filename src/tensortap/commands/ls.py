@@ -95,7 +95,7 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
                 row["run"],
                 row.get("task", "?"),
                 row.get("step", "?"),
-                row.get("started", "?"),
+                row.get("started", "?")[5:],  # the year is known
                 row.get("tensors", "?"),
                 size_text(row["bytes"]) if "bytes" in row else "?",
                 _or_dash(row.get("bad")),

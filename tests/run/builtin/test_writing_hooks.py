@@ -454,3 +454,18 @@ def test_what_is_no_writer_is_refused_at_once(hook: Any, tmp_path: Path) -> None
     more = {"summary_op": "y", "save_steps": 1} if hook is SummarySaverHook else {}
     with pytest.raises(TypeError, match=r"add_scalar\(tag, value, step\).*got str"):
         hook(summary_writer=str(tmp_path), **more)
+
+
+def test_a_writer_that_fails_does_not_stop_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    class Full:
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            raise OSError("no space left")
+
+    hooks = [
+        SummarySaverHook(save_steps=1, summary_writer=Full(), summary_op="y"),
+        StepCounterHook(every_n_steps=1, summary_writer=Full()),
+    ]
+    with MonitoredSession(CounterSession(), hooks) as session:
+        for _ in range(3):
+            session.run("y")
+    assert caplog.text.count("no space left") == 2, "each says so once"

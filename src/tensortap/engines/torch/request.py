@@ -238,7 +238,7 @@ def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -
     except UnknownTensorError as error:
         if isinstance(item, str) and _full(item) in session.state_tensors():
             return _full(item)  # made since the graph was traced
-        hint = nearest(str(item), (*(session.result_keys or ()), *parameters))
+        hint = nearest(str(item), parameters)  # the error has suggested nodes and returned keys already
         if not hint and session.result_keys:
             hint = f" The step returns {', '.join(repr(key) for key in session.result_keys)}."
         raise UnknownTensorError(

@@ -87,7 +87,7 @@ class StepCounterHook(SessionRunHook):
         speed = elapsed_steps / elapsed_secs if elapsed_secs > 0 else float("inf")
         _log.info("%s: %g", self._tag, speed)
         if self._writer is not None:
-            self._writer.add_scalar(self._tag, speed, step)
+            self._writer.add_value(self._tag, speed, step)
 
     def end(self, session: Any) -> None:
         """Make what was written visible."""
