@@ -1,6 +1,6 @@
 """Train a small transformer under a MonitoredSession, and show what the hooks saw and fetched.
 
-Run it with `make demo`, or `python examples/hooks.py`. The model and the step know nothing of it.
+Run it with `python examples/hooks.py`. The model and the step know nothing of it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from torch import nn
 
 import tensortap as tt
+from tensortap.analyze.facts import node_of_proto
 from tensortap.wire.graph_def import DTYPE_NUMBERS, nodes_to_proto
 
 
@@ -64,3 +68,30 @@ def test_odd_attributes_are_written_as_text():
     assert message.attr["big"].s == str(2**80).encode()
     assert list(message.attr["mixed"].list.s) == [b"1", b"None"]
     assert message.attr["flag"].b is True
+
+
+def test_numbers_come_back_as_they_were():
+    numbers = {
+        "lr": 0.1,
+        "least": torch.finfo(torch.float64).min,
+        "tiny": 1e-300,
+        "half": 0.5,
+        "below": -math.inf,
+        "betas": [0.9, 0.999],
+        "halves": [0.5, math.inf],
+        "whole": 3,
+    }
+    message = GraphDef.FromString(
+        nodes_to_proto([tt.Node("n", "op", attributes=numbers)]).SerializeToString()
+    ).node[0]
+    assert dict(node_of_proto(message).attributes) == numbers
+    assert message.attr["lr"].f == pytest.approx(0.1), "for those who read the field's message"
+    exact = {key.removeprefix("_exact_") for key in message.attr if key.startswith("_exact_")}
+    assert exact == {"lr", "least", "tiny", "betas"}, "what does not fit 32 bits"
+
+
+def test_a_graph_that_was_written_without_the_exact_numbers_can_be_read():
+    message = nodes_to_proto([tt.Node("n", "op", attributes={"lr": 0.1, "betas": [0.9, 0.999]})]).node[0]
+    del message.attr["_exact_lr"], message.attr["_exact_betas"]
+    read = node_of_proto(message).attributes
+    assert (read["lr"], read["betas"]) == (pytest.approx(0.1), pytest.approx([0.9, 0.999]))

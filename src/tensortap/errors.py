@@ -3,6 +3,8 @@
     TensortapError
     ├── UnknownTensorError (ValueError)    a name that no tensor, node or returned key has
     ├── FeedError (ValueError)             a fed value that does not fit what it replaces
+    ├── UsageError (ValueError)            what was asked of a directory, trace or command does not fit it
+    ├── NotThereError (LookupError)        a run, node, file or line that is not there
     ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
     ├── SessionClosedError (RuntimeError)  a session used after close()
     ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
@@ -31,7 +33,7 @@ peer lost 14
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from tensortap.records import Node
@@ -51,6 +53,7 @@ __all__ = [
     "NanLossDuringTrainingError",
     "NativeBuildError",
     "NotFoundError",
+    "NotThereError",
     "OpError",
     "OutOfRangeError",
     "PermissionDeniedError",
@@ -62,6 +65,7 @@ __all__ = [
     "UnimplementedError",
     "UnknownError",
     "UnknownTensorError",
+    "UsageError",
 ]
 
 
@@ -75,6 +79,14 @@ class UnknownTensorError(TensortapError, ValueError):
 
 class FeedError(TensortapError, ValueError):
     """A fed value whose shape, dtype or target does not fit."""
+
+
+class UsageError(TensortapError, ValueError):
+    """What was asked does not fit what is there; the message says what would."""
+
+
+class NotThereError(TensortapError, LookupError):
+    """A run, node, file or line that is not there; the message names what is near."""
 
 
 class GraphFinalizedError(TensortapError, RuntimeError):
@@ -122,14 +134,27 @@ class OpError(TensortapError, RuntimeError):
         node: the node that failed, or None when the engine could not tell.
         message: what happened, in words.
         error_code: the numeric code of the class, the same numbers gRPC uses.
+
+    Made as `OutOfRangeError(node, "message")`, or with the three arguments that ported code writes,
+    `OutOfRangeError(None, None, "message")`; of node and op, which are one thing here, the first that is given counts.
     """
 
     error_code: ClassVar[int] = 2
 
-    def __init__(self, node: Node | None = None, message: str = "") -> None:
+    def __init__(self, node: Node | None = None, op: Any = None, message: str | None = None) -> None:
+        if message is None:
+            op, message = (None, op) if isinstance(op, str) else (op, "")
         super().__init__(message)
-        self.node = node
+        self.node = node if node is not None else op
         self.message = message
+
+    def __reduce__(self) -> tuple[type[OpError], tuple[Node | None, None, str]]:
+        return type(self), (self.node, None, self.message)  # it may cross to another process
+
+    @property
+    def op(self) -> Node | None:
+        """The failing node, under its other name."""
+        return self.node
 
     @property
     def node_name(self) -> str | None:

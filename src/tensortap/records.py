@@ -15,6 +15,7 @@ device    `/job:<job>/replica:0/task:<rank>/device:CPU:0`, one spelling on all e
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ __all__ = [
 ]
 
 
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One line of the user's program.
@@ -52,6 +56,11 @@ class Frame:
     file: str
     line: int
     function: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it lies in a package that was installed, so that somebody else wrote it."""
+        return _INSTALLED.search(self.file) is not None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
@@ -120,6 +129,11 @@ class Node:
     def source(self) -> Frame | None:
         """The innermost line of the user's program."""
         return self.stack[-1] if self.stack else None
+
+    @property
+    def own_source(self) -> Frame | None:
+        """The innermost line that lies in no installed package; `source` if all of them do."""
+        return next((each for each in reversed(self.stack) if not each.is_installed), self.source)
 
     def tensor(self, slot: int = 0) -> str:
         """Name of one output."""

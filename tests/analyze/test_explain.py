@@ -133,3 +133,16 @@ def test_intended_infinities_that_meet():
     found = first_bad(RunFacts(RunInfo(0, 0, 0), nodes, {k: Health.of_value(v) for k, v in values.items()}))
     assert (found.node.name, found.cause.kind) == ("mul", "zero-times-infinity")
     assert [each.status for each in found.inputs] == ["intended", "good"]
+
+
+def test_advice_that_would_not_help_is_not_given():
+    cause = explained("aten::std", NAN, np.ones(1))
+    assert cause.kind == "variance-of-one"
+    assert "Use correction=0" not in cause.advice
+    assert "gives NaN again unless an epsilon is added" in cause.advice
+
+
+def test_a_divisor_that_is_one_number_is_called_so():
+    cause = explained("aten::div", [INF, INF], [1.0, 2.0], 0.0)
+    assert cause.sentence == "Division by zero: the divisor in1:0 is zero."
+    assert "2 of 3 elements are zero" in explained("aten::div", [INF, INF, 1], [1, 1, 1], [0, 0, 1]).sentence

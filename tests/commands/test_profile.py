@@ -84,16 +84,15 @@ forward    7 ms  43.8%    3
 backward   6 ms  37.5%    1
 optimizer  3 ms  18.8%    1
 
-time  share  calls  op
-6 ms  37.5%      2  aten::addmm
-6 ms  37.5%      1  aten::mm
-3 ms  18.8%      1  aten::add_
-1 ms   6.2%      1  aten::mean
+time  share  calls  op           line
+6 ms  37.5%      2  aten::addmm  train.py:12 in step
+6 ms  37.5%      1  aten::mm     train.py:12 in step
+3 ms  18.8%      1  aten::add_   train.py:31 in step
+1 ms   6.2%      1  aten::mean   train.py:30 in step
 
-time  share  forward  backward  with inner  module
-8 ms  50.0%     2 ms      6 ms        8 ms  model/1
-4 ms  25.0%     4 ms         -        4 ms  model/0
-3 ms  18.8%        -         -        3 ms  optimizer/SGD
+ time  share  forward  backward  optimizer  with inner  module
+11 ms  68.8%     2 ms      6 ms       3 ms       11 ms  model/1
+ 4 ms  25.0%     4 ms         -          -        4 ms  model/0
 
  time  share  calls  line
 12 ms  75.0%      3  train.py:12 in step
@@ -121,10 +120,31 @@ def test_several_steps_are_averaged(tmp_path, capsys):
     assert out.splitlines() == [
         "steps 10, 100, each: 40 ms, ops running 80% of it; 5 ops",
         "",
-        " time  share  calls  op",
-        "12 ms  37.5%      2  aten::addmm",
+        " time  share  calls  op           line",
+        "12 ms  37.5%      2  aten::addmm  train.py:12 in step",
         "… and 3 more ops",
     ]
+
+
+def test_the_users_own_line_stands_beside_an_op_of_a_package(tmp_path, capsys):
+    package = Frame("/usr/lib/python3/site-packages/zoo/model.py", 7, "Zoo.forward")
+    nodes = [
+        Node("model/0/addmm", "aten::addmm", stack=(Frame("train.py", 3, "main"), package)),
+        Node("model/1/addmm", "aten::addmm", stack=(Frame("train.py", 5, "main"), package)),
+        Node("loss", "aten::mean", stack=(package,)),
+    ]
+    Timeline(step_stats(), facts=StepFacts.of(nodes, step=1)).write(tmp_path / "timeline-1.json")
+    _, out, _ = run(capsys, "profile", tmp_path, "--by", "op")
+    assert "aten::addmm  train.py:3 in main and 1 more\n" in out
+    _, out, _ = run(capsys, "profile", tmp_path, "--by", "line")
+    assert [line.partition("      1  ")[2] for line in out.splitlines()[3:6]] == [
+        "train.py:3 in main",
+        "train.py:5 in main",
+        "zoo/model.py:7 in Zoo.forward",
+    ]
+    _, out, _ = run(capsys, "profile", tmp_path, "--by", "node", "--json")
+    rows = {row["name"]: row["lines"] for row in json.loads(out)["node"]}
+    assert rows["model/0/addmm"] == {"train.py:3 in main": 4000}
 
 
 def test_json(tmp_path, capsys):
@@ -142,7 +162,7 @@ def test_json(tmp_path, capsys):
         ("forward", 10500),
         ("backward", 9000),
     ]
-    assert found["module"][0]["micros_with_inner"] == 12_000
+    assert found["module"][0]["micros_with_inner"] == 16_500
     assert found["peak"][0]["tensors"][0] == {"tensor": "gradients/model/1/addmm/mm", "bytes": 4096}
     assert "node" not in found
     _, out, _ = run(capsys, "profile", tmp_path, "--by", "phase")
@@ -159,7 +179,9 @@ def test_traces_of_tensorflow_as_far_as_they_go(tmp_path, capsys):
     assert "peak of cpu, estimated: 6.0 kB in 3 tensors, 10 ms after" in out
     assert "phase" not in out
     _, _, err = run(capsys, "profile", tmp_path, "--by", "line")
-    assert err == "note: These traces tell nothing of lines.\n"
+    assert err == (
+        "note: These traces tell nothing of lines; ProfilerHook and tensortap run --profile write traces that do.\n"
+    )
 
 
 def test_a_trace_that_was_cut_says_so(tmp_path, capsys):
@@ -192,7 +214,16 @@ def test_merge_puts_ranks_on_one_clock(tmp_path, capsys):
     # A merged trace can be asked, too.
     _, out, _ = run(capsys, "profile", tmp_path / "all.json.gz", "--by", "op")
     assert out.startswith("step 100 of ranks 0, 1: 23 ms from the first to the last; 5 ops each\n")
-    assert out.splitlines()[3].split() == ["6", "ms", "37.5%", "2", "aten::addmm"]
+    assert out.splitlines()[3].split() == [
+        "6",
+        "ms",
+        "37.5%",
+        "2",
+        "aten::addmm",
+        "train.py:12",
+        "in",
+        "step",
+    ]
 
 
 def test_merged_traces_keep_their_peaks_and_what_they_lack(tmp_path, capsys):

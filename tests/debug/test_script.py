@@ -11,9 +11,10 @@ import pytest
 from tensortap.debug.root import Launch, claim_session_root
 from tensortap.debug.script.alarm import Alarm
 from tensortap.debug.script.frameworks import when_imported
+from tensortap.debug.script.memory import memory_limit
 from tensortap.debug.script.ranks import Voice, default_root
 from tensortap.debug.script.watch import is_sample
-from tensortap.records import RECORD_ROW, KeyTable, RecordBatch, RecordKey
+from tensortap.records import RECORD_ROW, KeyTable, Record, RecordBatch, RecordKey
 
 PILL = "DebugNumericSummary"
 
@@ -42,6 +43,28 @@ def test_a_condition_of_the_user_is_news_too():
     alarm, table = Alarm(lambda pill: pill[9] > 4), KeyTable()
     assert alarm.rings(batch_of(table, x=(0, 0, 0)))
     assert not alarm.rings(batch_of(table, x=(0, 0, 0)))
+
+
+def record_of(name, nan, negative, positive):
+    """A health pill that came by itself."""
+    pill = np.zeros(14)
+    pill[[2, 3, 7, 9]] = nan, negative, positive, 5.0
+    return Record(name, 0, PILL, "/device:CPU:0", 1, "float64", (14,), pill)
+
+
+def test_a_record_by_itself_is_listened_to_like_a_batch():
+    alarm, table = Alarm(), KeyTable()
+    assert not alarm.rings_for(record_of("x", 0, 0, 0))
+    assert alarm.rings_for(record_of("x", 0, 2, 0)), "-inf"
+    assert not alarm.rings_for(record_of("x", 0, 1, 0))
+    assert alarm.rings_for(record_of("x", 1, 0, 0)), "and now a NaN"
+    assert not alarm.rings_for(record_of("x", 1, 1, 0)), "both known, though not together"
+    assert not alarm.rings(batch_of(table, x=(1, 1, 0))), "whichever way it comes"
+    assert alarm.rings(batch_of(table, x=(0, 0, 1)))
+    assert not alarm.rings_for(Record("x", 0, "DebugIdentity", "", 1, "float64", (1,), np.array([np.nan])))
+    alarm = Alarm(lambda pill: pill[9] > 4)
+    assert alarm.rings_for(record_of("x", 0, 0, 0))
+    assert not alarm.rings_for(record_of("x", 0, 0, 0))
 
 
 def test_runs_of_any_length_keep_few_samples():
@@ -113,3 +136,28 @@ def test_waiting_for_an_import_and_what_fails_then(tmp_path, monkeypatch, caplog
     when_imported("late_framework", lambda: 1 / 0)
     assert "goes on without tensortap" in caplog.text
     assert late_framework.value == 1
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "limit"),
+    [
+        ("0::/", {"memory.max": "max"}, None),
+        ("0::/", {"memory.max": "2000000"}, 2_000_000),
+        ("0::/pod/box", {"pod/box/memory.max": "max", "pod/memory.max": "3000000"}, 3_000_000),
+        ("0::/pod/box", {"memory.max": "4000000"}, 4_000_000),  # the path is that of the host
+        ("4:memory:/job\n0::/", {"memory/job/memory.limit_in_bytes": "5000000"}, 5_000_000),
+        ("4:cpu,memory:/job", {"memory/memory.limit_in_bytes": "6000000"}, 6_000_000),
+        ("4:memory:/job", {"memory/job/memory.limit_in_bytes": str(2**63 - 4096)}, None),  # no limit
+        ("4:cpu:/job", {}, None),
+    ],
+)
+def test_memory_is_what_the_container_allows(tmp_path, cgroup, files, limit):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(cgroup + "\n")
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory_limit(tmp_path) == (limit or machine)
+    assert memory_limit(tmp_path / "nothing") == machine

@@ -97,6 +97,9 @@ class CounterSession:
             if fetch == GLOBAL_STEP:
                 return np.int64(self.global_step - self.fetches_old_step)
             name = str(getattr(fetch, "name", fetch)).removesuffix(":0")
+            derived = self.graph.derived(name)
+            if derived is not None:
+                return derived.function(*map(value, derived.node.inputs))
             if name not in result:
                 raise UnknownTensorError(f"There is no tensor {fetch!r}.")
             return result[name]

@@ -11,6 +11,8 @@ import pytest
 from tensortap.engines.graph import Graph, GraphKeys, get_default_graph
 from tensortap.errors import AbortedError, GraphFinalizedError, SessionClosedError
 from tensortap.run.args import SessionRunArgs
+from tensortap.run.builtin.counter import StepCounterHook
+from tensortap.run.builtin.stopping import StopAtStepHook
 from tensortap.run.creators import SessionCreator
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.monitored import MonitoredSession, SingularMonitoredSession
@@ -416,15 +418,40 @@ def test_a_creator_may_know_nothing_of_graphs() -> None:  # A54
         assert session.graph.finalized
 
 
-def test_a_session_on_another_graph_than_its_hooks_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_hooks_add_is_carried_over_to_a_session_with_a_graph_of_its_own() -> None:
     raw = CounterSession()
 
     class Creator(SessionCreator):
         def create_session(self) -> Any:
+            raw.reopen()
             return raw
 
-    with MonitoredSession(Creator()):
-        assert "another graph than the one its hooks began on" in caplog.text
+    class AddsOne(SessionRunHook):
+        def begin(self) -> None:
+            self.more = get_default_graph().add_derived("more", lambda y: y + 1, ["y"])
+
+        def before_run(self, run_context: Any) -> SessionRunArgs:
+            return SessionRunArgs(self.more)
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            assert run_values.results == 3
+
+    for step in (1, 2):  # twice: the session's graph is open again afterwards
+        hooks = [AddsOne(), StopAtStepHook(last_step=step), StepCounterHook()]
+        with MonitoredSession(Creator(), hooks) as session:
+            assert session.graph is raw.graph
+            while not session.should_stop():
+                session.run("y")
+        assert raw.global_step == step
+        assert not raw.graph.finalized
+
+
+def test_a_factory_uses_the_graph_that_is_the_default() -> None:  # A54
+    with Graph().as_default() as mine:
+        mine.add_derived("more", lambda y: y + 1, ["y:0"])
+        with MonitoredSession(CounterSession) as session:
+            assert session.graph is mine
+            assert session.run("more:0") == 3
 
 
 def test_creators_are_abstract() -> None:  # A54

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tensortap.errors import AbortedError
 from tensortap.run.builtin.checkpoint import CheckpointSaverHook
 from tensortap.run.builtin.counter import StepCounterHook
 from tensortap.run.builtin.stopping import StopAtStepHook
@@ -16,6 +17,7 @@ from tensortap.run.monitored import MonitoredSession
 from tensortap.run.saver import latest_checkpoint
 from tensortap.run.training import USE_DEFAULT, MonitoredTrainingSession
 
+from .conftest import FakeClock
 from .counter_session import CounterSession
 
 
@@ -115,3 +117,16 @@ def test_training_goes_on_after_a_restart(
             session.run("y")
     assert raw.global_step == 8
     assert latest_checkpoint(tmp_path) == tmp_path / "model.ckpt-8"
+
+
+def test_recoveries_are_counted_as_in_a_monitored_session(clock: FakeClock) -> None:  # X8
+    raw = CounterSession(failures=[AbortedError(None, None, "gone")] * 9)
+    for is_chief in (True, False):
+        with (
+            pytest.raises(AbortedError, match="gone"),
+            MonitoredTrainingSession(
+                session=raw, is_chief=is_chief, max_recoveries=3, recovery_backoff_secs=5
+            ) as session,
+        ):
+            session.run("y")
+    assert clock.slept == [5, 10, 5, 10]

@@ -21,6 +21,7 @@ from tensortap.commands import main
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
 from tensortap.server import DebugServer, Limits, StreamHandler, WatchKey
+from tensortap.store.values import numpy_dtype
 from tensortap.wire.debug_service import (
     DISABLED,
     PATIENCE_KEY,
@@ -83,6 +84,17 @@ def test_batches_from_our_clients(server):
     assert [datum.tensor_name for datum in run.find(_bad)] == ["layer/7:0"]
     (alert,) = server.job("ours").alerts.report()
     assert (alert.tensor, alert.nan, alert.device) == ("layer/7:0", 1, device(2))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "float64"]
+)
+def test_values_of_every_type_raise_alerts(server, dtype):
+    kind = numpy_dtype(dtype)
+    values = np.array([1.0, np.nan, 2.0]).astype(kind)
+    stream(server, metadata(), identity("good", values[[0, 2]]), identity("bad", values))
+    (alert,) = server.job("default").alerts.report()
+    assert (alert.tensor, alert.nan, alert.neg_inf, alert.pos_inf) == ("bad:0", 1, 0, 0)
 
 
 def _bad(datum, tensor):

@@ -44,6 +44,19 @@ def test_a_run_has_a_limit_of_its_own():
     assert meter.used == 0
 
 
+def test_what_is_given_back_can_be_used_again():
+    meter = Meter(Budget(bytes_per_session=10))
+    first, second = meter.start_run(), meter.start_run()
+    assert [first.refusal(4), second.refusal(5), first.refusal(2)] == [None, None, "session budget"]
+    first.refund()
+    first.refund()
+    assert (meter.used, first.used) == (5, 0)
+    meter.reset()
+    assert second.refusal(3) is None
+    second.refund()
+    assert meter.used == 0, "what was counted before the reset is not given back twice"
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
 def test_a_limit_that_is_none_is_refused(wrong):
     with pytest.raises(ValueError, match="bytes_per_run must be a positive number"):

@@ -7,6 +7,7 @@ import pytest
 
 from tensortap.debug.dumper import Dumper
 from tensortap.reader.session_dir import SessionDir
+from tensortap.sink.budget import Budget
 from tensortap.sink.filters import has_inf_or_nan
 from tensortap.sink.retention import Retention
 from tests.sink.sample import play, record, watch_all
@@ -132,3 +133,19 @@ def test_mistakes_are_refused_when_they_are_made(wrong):
 def test_what_counts_as_inf_or_nan(value, op, bad):
     """E27, from whatever record there is."""
     assert has_inf_or_nan(record("x", value, op)) is bad
+
+
+@pytest.mark.parametrize(
+    "retention", [Retention(last=1), Retention(when="inf_or_nan", last=1, hold="disk")], ids=["last", "when"]
+)
+def test_runs_that_are_not_kept_cost_nothing_of_the_budget(tmp_path, retention):
+    budget = Budget(bytes_per_session=100)  # room for six runs of 16 bytes; two are there at a time
+    dumper = Dumper(tmp_path / "r", retention=retention, budget=budget)
+    for _ in range(20):
+        play({"x": GOOD}, watch_all(dumper.prepare(None, None)))
+    play({"x": BAD}, watch_all(dumper.prepare(None, None)))
+    dumper.close()
+    assert kept(tmp_path / "r") == ([20] if retention.when is None else [19, 20])
+    for run in (ref.open() for ref in SessionDir(tmp_path / "r").runs):
+        assert run.counts["written"] == 1
+        assert not run.counts.get("dropped")

@@ -102,6 +102,27 @@ def test_what_happens_in_every_run_is_shown_once_and_does_not_hide_what_is_new(t
     assert runs[3] == {}
 
 
+def test_what_happens_in_every_run_in_other_shapes_does_not_use_up_the_limit(tmp_path):
+    """Masks of sentences of many lengths: every length is another call of the same node."""
+
+    def step(x, shift):
+        for _ in range(4):
+            mask = torch.ones(len(x), len(x)).triu(1).bool()
+            scores = torch.outer(x, x).masked_fill(mask, float("-inf"))
+            x = F.softmax(scores, -1) @ x
+        return {"y": (x - shift).log()}
+
+    lengths = [{"x": torch.ones(length), "shift": torch.zeros(1)} for length in range(2, 9)]
+    bad = {"x": torch.ones(12), "shift": torch.full((1,), 3.0)}
+    runs = kept(tt.torch.Session(step), tmp_path / "d", *lengths, bad, keep_bad=2)
+    assert sum("masked_fill" in name and "const" not in name for name in runs[0]) == 2, (
+        "two of four, as asked"
+    )
+    assert runs[1:-1] == [{}] * 6
+    assert "log:0" in runs[-1]
+    assert "sub:0" in runs[-1]
+
+
 def test_no_more_than_asked_for(tmp_path):
     def step(x):
         return {str(number): (x - number).log() for number in range(5)}

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.profiler import schedule
 
 import tensortap as tt
+from tensortap.analyze.facts import module_of, phase_of
 from tensortap.engines.torch.profiling.events import Allocation, Call, Calls, DeviceEvent
 from tensortap.engines.torch.profiling.join import Joined, join
 from tensortap.engines.torch.profiling.memory import BEFORE, lives_of, usage_of
@@ -574,6 +575,26 @@ def test_memory_of_every_kind_is_accounted_for():
 
 def test_facts_of_a_node_need_no_profiler():
     assert OpFacts.of(Node("optimizer/AdamW/fc/weight/mul_", "aten::mul_")).phase == "optimizer"
+
+
+@pytest.mark.parametrize(
+    ("node", "module"),
+    [
+        (Node("model/fc/addmm", "aten::addmm"), "model/fc"),
+        (Node("recompute/model/fc/addmm", "aten::addmm"), "model/fc"),
+        (Node("gradients/model/fc/addmm/mm", "aten::mm", forward="recompute/model/fc/addmm"), "model/fc"),
+        (Node("gradients/model/fc/weight", "AccumulateGrad"), "model/fc"),
+        (Node("optimizer/AdamW/model/fc/weight/mul_", "aten::mul_"), "model/fc"),
+        (Node("optimizer/AdamW/foreach_mul_", "aten::_foreach_mul_"), None),
+        (Node("model/fc/mul/const", "Const"), "model/fc"),
+        (Node("sum", "aten::sum"), None),
+    ],
+    ids=lambda given: given.name if isinstance(given, Node) else None,
+)
+def test_timelines_and_the_analysis_agree_on_modules(node, module):
+    assert module_of(node) == module
+    assert OpFacts.of(node).module == (module or "")
+    assert OpFacts.of(node).phase == (phase_of(node) if node.op_type != "Const" else "forward")
 
 
 def test_a_schedule_that_waits_is_no_reason_not_to_profile():

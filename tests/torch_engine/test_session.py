@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from typing import NamedTuple
 
@@ -366,3 +367,56 @@ class TestLifeOfASession:
         assert results == [(3, 8)] * 15
         assert session.global_step == 15
         assert not any(node.name.endswith("addmm_1") for node in session.graph.nodes)
+
+
+def test_a_returned_key_is_a_tensor_name_too():
+    """`loss:0` is how ported code spells `loss`; known from the first run on, in every session of the graph."""
+    model = torch.nn.Linear(3, 1)
+
+    def step(x):
+        return {"loss": model(x).square().sum(), "addmm": x.sum()}
+
+    feed = {"x": torch.ones(2, 3)}
+    with tt.Graph().as_default() as graph:
+        for _ in range(2):
+            twice = graph.add_derived("twice", lambda loss: 2 * loss, ["loss:0"])
+            session = tt.torch.Session(step)
+            loss, same, doubled, again = session.run(["loss:0", "loss", twice, "twice"], feed)
+            assert loss == same == doubled / 2 == again / 2
+            assert session.run("loss:0", feed) == loss
+            assert session.run("addmm", feed) == 6
+            assert session.run("model/addmm:0", feed).shape == (2, 1)  # traced: from now on names are checked
+    with pytest.raises(UnknownTensorError, match="Did you mean 'loss'"):
+        session.run("los:0", feed)
+    with pytest.raises(UnknownTensorError, match="There is no tensor 'loss:1'"):
+        session.run("loss:1", feed)
+    with graph.as_default(), pytest.raises(UnknownTensorError, match="Did you mean 'loss'"):
+        graph.add_derived("other", abs, ["los:0"])
+    with tt.torch.monitor(model) as m:
+        for _ in range(2):
+            with m.run(["loss:0", "loss"]) as run:
+                run.publish(loss=model(torch.ones(2, 3)).sum())
+            assert run.results[0] == run.results[1]
+
+
+def test_a_name_with_a_slot_is_the_node_where_there_is_one():
+    session = tt.torch.Session(lambda x: {"sum": x.sum() * 2})
+    session.run("sum", {"x": torch.ones(3)}, tt.RunOptions(output_partition_graphs=True))
+    assert session.run(["sum", "sum:0"], {"x": torch.ones(3)}) == [6, 3]
+    assert session.run("sum:0", {"x": torch.ones(3)}) == 3
+
+
+def test_errors_are_made_and_copied_with_two_or_three_arguments():
+    for error in (
+        tt.errors.OutOfRangeError(None, None, "the end"),
+        tt.errors.OutOfRangeError(None, "the end"),
+        tt.errors.OutOfRangeError(None, None, message="the end"),
+        tt.errors.OutOfRangeError(message="the end"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (error.message, str(error), error.node, error.op) == ("the end", "the end", None, None)
+        assert (type(copy), copy.message, copy.node) == (type(error), "the end", None)
+    node = tt.records.Node("log", "log")
+    assert tt.errors.OpError(node, "bad").node_name == "log"
+    assert tt.errors.OpError(None, node, "bad").op.name == "log"
+    assert pickle.loads(pickle.dumps(tt.errors.OpError(node, "bad"))).node == node

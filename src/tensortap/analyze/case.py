@@ -219,6 +219,25 @@ class Case:
             return None
         return f"Only row {int(rows[0])} of {len(bad)} is bad: along the first dimension, one sample of the batch."
 
+    def element_sentence(self, index: tuple[int, ...], value: Any, behind: str = "") -> str:
+        """What the first bad element is, and what it was made of."""
+        subject = f"The first bad element is {self.place_text(index)}:" if index else "Its value is"
+        return f"{subject} {element_text(value)}{behind}."
+
+    def place_text(self, index: tuple[int, ...]) -> str:
+        """An element of the output, as the program would index it; of a sparse tensor only stored values are known."""
+        places = None if self._facts is None else self._facts.places(self.finding.tensor)
+        spec = None if self._facts is None else self._facts.spec(self.finding.tensor)
+        if places is None:
+            is_stored = spec is not None and len(spec.shape) != len(index)
+            return f"{list(index)}" + (" of the stored values" if is_stored else "")
+        first, inner = [int(each) for each in places[:, index[0]]], list(index[1:])
+        if inner and spec is not None and len(spec.shape) == len(first) == len(inner):  # of a block
+            whole = [start + offset for start, offset in zip(first, inner, strict=True)]
+        else:
+            whole = [*first, *inner]
+        return f"{whole}" + (f" (row {whole[0]}, column {whole[1]})" if len(whole) == 2 else "")
+
     def at(self, place: int, index: tuple[int, ...]) -> Any | None:
         """The element of an input that went into one element of the output, for elementwise operations."""
         value, found = self.value(place), self.where()
@@ -240,7 +259,7 @@ class Case:
             f"{self.arguments[place]} is {element_text(each)}" for place, each in given if each is not None
         ]
         behind = f", where {' and '.join(parts)}" if parts else ""
-        return f"The first bad element is {list(index)}: {element_text(value)}{behind}."
+        return self.element_sentence(index, value, behind)
 
 
 def element_text(value: Any) -> str:

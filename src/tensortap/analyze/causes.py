@@ -32,20 +32,8 @@ def _count(number: float, of: float, what: str) -> str:
     ('1 of 24 elements is zero', 'all 24 elements are zero')
     """
     if number == of:
-        return f"all {int(of)} elements are {what}" if of > 1 else f"it is {what}"
+        return f"all {int(of)} elements are {what}" if of > 1 else f"the only element is {what}"
     return f"{int(number)} of {int(of)} elements {'is' if number == 1 else 'are'} {what}"
-
-
-def _zeros(health: Health, name: str) -> str:
-    """Where the zeros of a divisor are.
-
-    >>> import numpy as np
-    >>> _zeros(Health.of_value(np.zeros(())[None]), "the divisor n"), _zeros(Health.of_value(np.eye(2)), "x")
-    ('the divisor n is zero', '2 of 4 elements are zero in x')
-    """
-    if health.elements == 1:
-        return f"{name} is zero"
-    return f"{_count(health.zero, health.elements, 'zero')} in {name}"
 
 
 # --- values that came bad ------------------------------------------------------------------------------
@@ -168,9 +156,14 @@ def _division(case: Case) -> Cause | None:
         if case.finding.phase == "optimizer" and (case.op == "addcdiv" or _is_root(case, places[1])):
             return _small_epsilon(case, bottom)
         both = top is not None and top.zero and case.out.nan
+        zeros = (
+            f"the divisor {name} is zero"
+            if bottom.elements == 1
+            else f"{_count(bottom.zero, bottom.elements, 'zero')} in the divisor {name}"
+        )
         return Cause(
             "division-by-zero",
-            f"Division by zero{' (0/0)' if both else ''}: {_zeros(bottom, 'the divisor ' + name)}.",
+            f"Division by zero{' (0/0)' if both else ''}: {zeros}.",
             advice="Add a small epsilon to the divisor, or divide only where it is not zero.",
         )
     if case.out.infinities:
@@ -607,7 +600,8 @@ def _mean(case: Case) -> Cause | None:
         return Cause(
             "variance-of-one",
             f"{case.op} of a single element is NaN: it divides by the number of elements minus one.",
-            advice="Use correction=0 (unbiased=False).",
+            advice="Leave the normalisation out where there is a single element, or see to it that there are more: "
+            "with correction=0 the result is 0, and dividing by it gives NaN again unless an epsilon is added.",
         )
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensortap.analyze.case import Case, element_text
+from tensortap.analyze.case import Case
 from tensortap.analyze.causes import RULES
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding
 
@@ -48,7 +48,7 @@ def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:
 
 def _plain_element(case: Case) -> str | None:
     found = case.where()
-    return None if found is None else f"The first bad element is {list(found[0])}: {element_text(found[1])}."
+    return None if found is None else case.element_sentence(*found)
 
 
 def _unrecognised(case: Case) -> Cause:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensortap.errors import UsageError
 from tensortap.suggest import nearest
 
 __all__ = ["Expression", "ExpressionError", "TensorReference", "parse_reference"]
@@ -101,7 +102,7 @@ _METHODS = _words(
 _BACKTICKED = re.compile(r"`([^`]*)`")
 
 
-class ExpressionError(ValueError):
+class ExpressionError(UsageError):
     """An expression that is not allowed, or cannot be worked out; the message says what and where."""
 
 

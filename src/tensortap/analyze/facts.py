@@ -12,8 +12,10 @@ import numpy as np
 
 from tensortap.analyze.health import DTYPE_NAMES, Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
+from tensortap.places import module_of, phase_of
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
 from tensortap.store.layout import parse_run_name
+from tensortap.wire.graph_def import read_attribute
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RunFacts", "facts_of_dump", "module_of", "node_of_proto", "phase_of"]
 
 _PILL, _NANS, _VALUE, _HASH = "DebugNumericSummary", "DebugNanCount", "DebugIdentity", "DebugHash"
+_PLACES = "DebugIndices"
 _PILL_BYTES = 14 * 8
 _FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
@@ -37,6 +40,7 @@ class RunFacts:
         times: microseconds since the epoch at which tensors were complete, as far as known.
         values: gives the value of a tensor if it was recorded, else None.
         value_times: microseconds since the epoch at which the value that `values` gives was recorded.
+        places: gives the coordinates of the stored values of a sparse tensor if they were recorded, else None.
         hashes: gives the recorded hash of a tensor, None if there is none.
         source_lines: gives the text of a source line if the file is known, else None.
         is_muted: healthy tensors were left out on purpose, so that what is missing was good.
@@ -62,6 +66,7 @@ class RunFacts:
         times: Mapping[str, int] | None = None,
         values: Callable[[str], Any] = lambda tensor: None,
         value_times: Mapping[str, int] | None = None,
+        places: Callable[[str], Any] = lambda tensor: None,
         hashes: Callable[[str], Any] = lambda tensor: None,
         source_lines: Callable[[Frame], str | None] = lambda frame: None,
         is_muted: bool = False,
@@ -71,6 +76,7 @@ class RunFacts:
         self.info = info
         self.nodes = nodes
         self.value = values
+        self.places = places
         self.hash = hashes
         self.source_line = source_lines
         self.is_muted = is_muted
@@ -211,47 +217,6 @@ _HIDDEN_WRITES = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_bat
 """Operations that update running statistics: inputs and outputs 3 and 4."""
 
 
-def phase_of(node: Node) -> str:
-    """Where in a step a node belongs: forward, backward, optimizer, input or parameter.
-
-    >>> phase_of(Node("gradients/model/fc/addmm/mm", "aten::mm")), phase_of(Node("x", "Placeholder"))
-    ('backward', 'input')
-    """
-    if node.name.startswith("gradients/") or node.op_type == "AccumulateGrad" or node.forward is not None:
-        return "backward"
-    if node.name.startswith("optimizer/"):
-        return "optimizer"
-    if node.op_type in SOURCES:
-        return "parameter" if node.op_type.startswith("Var") else "input"
-    return "forward"
-
-
-def module_of(node: Node) -> str | None:
-    """The path of the module a node was executed in, or whose gradient or parameter it works on.
-
-    >>> module_of(Node("gradients/model/fc/addmm/mm", "aten::mm", forward="model/fc/addmm"))
-    'model/fc'
-    >>> module_of(Node("optimizer/AdamW/model/fc/weight/addcdiv_", "aten::addcdiv_"))
-    'model/fc'
-    >>> module_of(Node("recompute/model/fc/addmm", "aten::addmm"))
-    'model/fc'
-    """
-    parts = node.name.split("/")
-    if node.forward is not None:
-        parts = node.forward.split("/")
-    elif node.op_type == "AccumulateGrad":
-        parts = parts[1:]
-    elif parts[0] == "gradients":
-        parts = parts[1:-1]
-    elif parts[0] == "optimizer":
-        parts = parts[2:-1]
-    elif node.op_type == "Const":
-        parts = parts[:-1]
-    if parts[:1] == ["recompute"]:
-        parts = parts[1:]
-    return "/".join(parts[:-1]) or None
-
-
 def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     """The facts of a run on disk."""
     healths: dict[str, Health | Callable[[], Health | None]] = {}
@@ -259,6 +224,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     values: dict[str, list[Callable[[], Any]]] = {}
     value_times: dict[str, int] = {}
     hashes: dict[str, Callable[[], Any]] = {}
+    places: dict[str, Callable[[], Any]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
     for stored in data:
         tensor = stored.tensor_name
@@ -274,6 +240,8 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
         elif stored.debug_op == _HASH:
             hashes[tensor] = stored.load
+        elif stored.debug_op == _PLACES:
+            places[tensor] = stored.load
         elif stored.debug_op in (_NANS, _PILL):
             healths.setdefault(tensor, partial(_small_health, stored.load, stored.debug_op))
 
@@ -287,6 +255,11 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         found = None if load is None else load()
         return found.tolist() if isinstance(found, np.ndarray) else None
 
+    def places_of(tensor: str) -> Any:
+        load = places.get(tensor)
+        found = None if load is None else load()
+        return found if isinstance(found, np.ndarray) and found.ndim == 2 else None
+
     facts = RunFacts(
         _info_of(dump),
         _nodes_of(dump),
@@ -294,6 +267,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         times=times,
         values=value,
         value_times=value_times,
+        places=places_of,
         hashes=hash_of,
         source_lines=_SourceLines(dump),
         is_muted=bool(dump.counts.get("muted")),
@@ -417,7 +391,7 @@ class _Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._messages or not _is_argument(key):
             raise KeyError(key)
-        return _attribute(self._messages[key])
+        return read_attribute(self._messages, key)
 
     def __iter__(self) -> Iterator[str]:
         return iter([key for key in self._messages if _is_argument(key)])
@@ -434,22 +408,6 @@ def _is_argument(key: str) -> bool:
 def _frame(text: str) -> Frame | None:
     match = _FRAME.fullmatch(text)
     return Frame(match["file"], int(match["line"]), match["function"]) if match else None
-
-
-def _attribute(message: Any) -> Any:
-    kind = message.WhichOneof("value")
-    if kind is None:
-        return None
-    value = getattr(message, kind)
-    if kind == "s":
-        return value.decode("utf-8", "replace")
-    if kind == "list":
-        for part in ("i", "f", "b", "s", "type"):
-            items = list(getattr(value, part))
-            if items:
-                return [each.decode("utf-8", "replace") if part == "s" else each for each in items]
-        return []
-    return value if kind in ("i", "f", "b", "type") else str(value)
 
 
 class _SourceLines:

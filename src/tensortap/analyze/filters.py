@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tensortap.analyze.expression import Expression
-from tensortap.analyze.health import Health
+from tensortap.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensortap.analyze.health import Health
 
 __all__ = ["PILL_NAMES", "condition_of"]
 
@@ -24,7 +27,7 @@ _NUMBERS = (
     "variance",
     "rank",
 )
-PILL_NAMES = frozenset([*_NUMBERS, "std", "magnitude", "inf"])
+PILL_NAMES = (*_NUMBERS, "std", "magnitude", "inf")
 """Names a condition may use: the columns of a pill; std, magnitude (the largest absolute value), inf (of any sign)."""
 
 
@@ -32,6 +35,7 @@ def condition_of(text: str) -> Callable[[Health], bool]:
     """A condition, checked once and asked about many tensors.
 
     >>> import numpy as np
+    >>> from tensortap.analyze.health import Health
     >>> large = condition_of("magnitude > 100 and not nan")
     >>> large(Health.of_value(np.array([1.0, -200.0]))), large(Health.of_value(np.array([1.0])))
     (True, False)
@@ -39,7 +43,9 @@ def condition_of(text: str) -> Callable[[Health], bool]:
     Raises:
         ExpressionError: it is no condition over the names there are.
     """
-    expression = Expression(text, PILL_NAMES)
+    from tensortap.analyze.expression import Expression
+
+    expression = Expression(text, frozenset(PILL_NAMES))
 
     def holds(health: Health) -> bool:
         names = {name: getattr(health, name) for name in _NUMBERS}
@@ -52,4 +58,4 @@ def condition_of(text: str) -> Callable[[Health], bool]:
 
 
 def _no_tensors(reference: str) -> float:
-    raise ValueError(f"a condition cannot read tensors such as `{reference}`")
+    raise UsageError(f"a condition cannot read tensors such as `{reference}`")

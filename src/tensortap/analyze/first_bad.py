@@ -45,7 +45,7 @@ from tensortap.analyze.ops import (
 )
 from tensortap.records import Node, split_tensor_name
 
-__all__ = ["Condition", "first_bad", "maker_of", "search"]
+__all__ = ["Condition", "first_bad", "maker_of", "search", "standing"]
 
 Condition = Callable[[Health], bool]
 """A user's idea of bad: asked about the health of every tensor."""
@@ -144,6 +144,15 @@ def search(
         notices,
         was_tested=bool(judged.tested) or judged.was_skipped,
     )
+
+
+def standing(facts: RunFacts) -> dict[str, str]:
+    """Every tensor of a run with NaN or infinities: `bad`; or `meant`, put there on purpose; or `harmless`, as it
+    came to nothing."""
+    judged = _Judged(facts, None, None)
+    reaching = judged.reaching()
+    found = {tensor: "bad" if tensor in reaching else "harmless" for tensor in judged.bad}
+    return found | {tensor: "meant" for tensor, verdict in judged.verdicts.items() if verdict == INTENDED}
 
 
 def _is_overflow(cause: Cause, finding: Finding) -> bool:

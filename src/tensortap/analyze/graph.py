@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.names import meant
+from tensortap.errors import NotThereError
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Branch", "edges_in", "edges_out", "find_path", "node_named", "tree"]
@@ -48,9 +49,9 @@ def node_named(facts: RunFacts, name: str) -> Node:
     if node is not None:
         return node
     if not facts.nodes:
-        raise LookupError("No graph was stored with this run, so nothing is known about its nodes.")
+        raise NotThereError("No graph was stored with this run, so nothing is known about its nodes.")
     node_name = split_tensor_name(name)[0]
-    raise LookupError(f"There is no node {node_name!r} in this run.{meant(node_name, facts.nodes)}")
+    raise NotThereError(f"There is no node {node_name!r} in this run.{meant(node_name, facts.nodes)}")
 
 
 def edges_in(facts: RunFacts, node: Node) -> list[tuple[str, str, bool]]:

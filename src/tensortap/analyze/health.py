@@ -82,6 +82,8 @@ class Health(NamedTuple):
     @classmethod
     def of_value(cls, value: Any) -> Health | None:
         """From a value; None if it is no array of numbers."""
+        if isinstance(value, np.generic):  # an element of an array of scalars
+            value = np.asarray(value)
         if not isinstance(value, np.ndarray):
             return None
         found = summarize(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+from tensortap.places import SOURCES
 from tensortap.records import Node
 
 __all__ = [
@@ -109,9 +110,6 @@ def group_size(node: Node) -> int:
         return size
     return max(len(node.outputs), 1)
 
-
-SOURCES = _names("Placeholder Variable Const VariableV2 VarHandleOp ReadVariableOp")
-"""Nodes whose values come from outside the run."""
 
 WHOLE_VIEWS = _names(
     """

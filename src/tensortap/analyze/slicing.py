@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from types import EllipsisType
 
+from tensortap.errors import UsageError
+
 __all__ = ["parse_slices", "split_slices"]
 
 Index = int | slice | EllipsisType
@@ -23,7 +25,7 @@ def split_slices(text: str) -> tuple[str, tuple[Index, ...]]:
     if not bracket:
         return text, ()
     if not rest.endswith("]"):
-        raise ValueError(f"The slice in {text!r} is not closed; write it as name[0, -1, ::2].")
+        raise UsageError(f"The slice in {text!r} is not closed; write it as name[0, -1, ::2].")
     return name, parse_slices(rest[:-1])
 
 
@@ -37,7 +39,7 @@ def parse_slices(text: str) -> tuple[Index, ...]:
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None or not part.strip():
-            raise ValueError(f"{part.strip()!r} is no index or slice; use numbers, a:b:c or ... .")
+            raise UsageError(f"{part.strip()!r} is no index or slice; use numbers, a:b:c or ... .")
         if match["all"]:
             indices.append(...)
             continue
@@ -45,7 +47,7 @@ def parse_slices(text: str) -> tuple[Index, ...]:
         if len(ends) == 1 and ends[0] is not None:
             indices.append(ends[0])
         elif len(ends) == 3 and ends[2] == 0:
-            raise ValueError(f"The step of {part.strip()!r} must not be zero.")
+            raise UsageError(f"The step of {part.strip()!r} must not be zero.")
         else:
             indices.append(slice(*ends))
     return tuple(indices)
@@ -55,5 +57,5 @@ def _ends(text: str) -> list[str]:
     ends = [each.strip() for each in text.split(":")]
     for end in ends:
         if end and not _NUMBER.fullmatch(end):
-            raise ValueError(f"{end!r} is no number.")
+            raise UsageError(f"{end!r} is no number.")
     return ends

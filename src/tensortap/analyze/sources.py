@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from tensortap.analyze.facts import RunFacts
+from tensortap.errors import NotThereError
 from tensortap.records import Node
 from tensortap.suggest import nearest
 
@@ -61,9 +62,9 @@ def find_file(files: list[SourceFile], path: str) -> SourceFile:
     if len(found) == 1:
         return found[0]
     if found:
-        raise LookupError(
+        raise NotThereError(
             f"{path!r} may be {' or '.join(each.path for each in found)}; say more of the path."
         )
     names = [os.path.basename(each.path) for each in files]
     known = nearest(os.path.basename(path), names) or f" There are {', '.join(names[:5]) or 'none'}."
-    raise LookupError(f"No node of this run comes from {path!r}.{known}")
+    raise NotThereError(f"No node of this run comes from {path!r}.{known}")

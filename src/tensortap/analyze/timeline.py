@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Op:
         nbytes: of the tensors it made; 0 in traces that do not tell.
         phase: forward, backward or optimizer.
         source: `file:line in function`.
+        caller: where that is in an installed package, the user's own line that led there.
     """
 
     node: str
@@ -46,6 +47,12 @@ class Op:
     module: str
     phase: str
     source: str
+    caller: str = ""
+
+    @property
+    def line(self) -> str:
+        """The user's line."""
+        return self.caller or self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,7 @@ class Total:
     Attributes:
         share: of the time, or memory, of all ops.
         phases: the time in each phase, where it is known.
+        lines: the time of each of the user's lines, the longest first, where they are known.
     """
 
     key: str
@@ -117,6 +125,7 @@ class Total:
     nbytes: float
     share: float
     phases: Mapping[str, float]
+    lines: Mapping[str, float] = field(default_factory=dict)
 
 
 # --- one trace -------------------------------------------------------------------------------------
@@ -199,6 +208,7 @@ def _ops(events: Sequence[Event], names: Mapping[Any, str]) -> Iterator[Op]:
             str(module),
             str(args.get("phase", "")),
             str(args.get("source", "")),
+            str(args.get("caller", "")),
         )
 
 
@@ -329,9 +339,12 @@ def _totals(
     steps = sum(trace.steps for trace in traces) or 1
     for name, ops in groups.items():
         phases: dict[str, float] = defaultdict(float)
+        lines: dict[str, float] = defaultdict(float)
         for op in ops:
             if op.phase:
                 phases[op.phase] += op.own_micros / steps
+            if op.line:
+                lines[op.line] += op.own_micros / steps
         yield Total(
             name,
             sum(op.own_micros for op in ops) / steps,
@@ -339,6 +352,7 @@ def _totals(
             sum(op.nbytes for op in ops) / steps,
             sum(map(measure, ops)) / everything if everything else 0.0,
             phases,
+            dict(sorted(lines.items(), key=lambda each: -each[1])),
         )
 
 

@@ -44,8 +44,15 @@ COMMANDS = (
 """Names of the commands and of their modules; one per line, in the order of help."""
 
 
+TRACEBACK = "TENSORTAP_TRACEBACK"
+"""Environment variable: show the traceback of whatever ends a command."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code. User mistakes are one line and exit code 2."""
+    """Run a command; its exit code. User mistakes are one line and exit code 2.
+
+    A fault of our own is told as one, in a line that names the place; `--traceback` or TENSORTAP_TRACEBACK=1 shows all.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not given:
         parser_of().print_help(sys.stderr)
@@ -56,19 +63,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The module of the one command that is named is enough: starting takes no longer for all the others.
     named = given[:1] if given[0] in COMMANDS else COMMANDS
     options = parser_of(named).parse_args(given)
+    options.notes = []  # what a command says at the end, if it succeeds
+    from tensortap.report.page import uncut
+
     try:
-        outcome = options.module.run(options)
+        with uncut(getattr(options, "wide", False)):
+            outcome = options.module.run(options)
+            for note in options.notes:
+                print(f"note: {note}", file=sys.stderr)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
-    except (TensortapError, OSError, ValueError, LookupError) as error:
-        text = error.args[0] if isinstance(error, LookupError) and error.args else error
-        print(f"tensortap {options.command}: {text}", file=sys.stderr)
+    except (TensortapError, OSError) as error:
+        _trace(options)
+        print(f"tensortap {options.command}: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        _trace(options)
+        print(f"tensortap {options.command}: {_fault(error)}", file=sys.stderr)
         return 2
     # A command that starts a program gives it back: what that raises is not ours to catch.
     return int(outcome() if callable(outcome) else outcome)
+
+
+def _trace(options: argparse.Namespace) -> None:
+    if options.traces_errors or os.environ.get(TRACEBACK, "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exc()
+
+
+def _fault(error: Exception) -> str:
+    """A sentence about an error that nobody expected."""
+    import traceback
+
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno} in {place.name}"
+    return (
+        f"{type(error).__name__}: {error} ({where}). This is a fault of tensortap; {TRACEBACK}=1 "
+        "shows all of it."
+    )
 
 
 def _meant(name: str) -> str:
@@ -96,6 +132,12 @@ def parser_of(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument(
+        "--traceback",
+        dest="traces_errors",
+        action="store_true",
+        help=f"show the traceback of an error; also {TRACEBACK}=1",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in names:
         module: ModuleType = import_module(f"tensortap.commands.{name}")

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tensortap.commands.common import print_json, say
-from tensortap.errors import NativeBuildError
+from tensortap.commands.common import add_output_arguments, print_json, say
+from tensortap.errors import NativeBuildError, UsageError
 
 HELP = "build the native interceptor for the torch installed here"
 DESCRIPTION = """Build the native interceptor for the torch and Python installed here.
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--force", action="store_true", help="build it even if it is there")
     action.add_argument("--check", action="store_true", help="do not build; exit code 1 if it is not there")
     action.add_argument("--clean", action="store_true", help="remove what was built for any torch version")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def _builder() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ValueError(
+        raise UsageError(
             "The native interceptor is built for the torch that is installed, and there is none: "
             "pip install 'tensortap[torch]'"
         ) from error

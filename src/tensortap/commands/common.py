@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.errors import NotThereError, UsageError
+
 if TYPE_CHECKING:
-    from tensortap.analyze.facts import RunFacts
     from tensortap.reader import DebugDumpDir, SessionDir
-    from tensortap.records import Node
 
 __all__ = [
     "NOT_ALL_SEEN",
+    "add_output_arguments",
     "add_run_arguments",
     "checked_regex",
-    "elsewhere",
-    "node_of",
+    "first_bad_run",
     "open_directory",
     "open_run",
     "plain",
@@ -44,21 +44,29 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", type=int, metavar="RANK", help="whose run, when several ranks share DIR")
 
 
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """How the answer is to be printed."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--wide", action="store_true", help="print names in full; else they are cut to fit the terminal"
+    )
+
+
 def open_directory(path: Path) -> SessionDir | DebugDumpDir:
     """A session if there are runs in the directory, else the run that the directory itself is."""
     from tensortap.reader import DebugDumpDir, SessionDir
 
     path = path.expanduser()
     if not path.exists():
-        raise ValueError(f"There is no directory {str(path)!r}.")
+        raise UsageError(f"There is no directory {str(path)!r}.")
     if not path.is_dir():
-        raise ValueError(f"{str(path)!r} is a file; name the session directory.")
+        raise UsageError(f"{str(path)!r} is a file; name the session directory.")
     session = SessionDir(path)
     if session.runs:
         return session
     run = DebugDumpDir(path, validate=False)
     if not run.devices() and not run.source.core_metadata:
-        raise ValueError(f"There is no run in {str(path)!r}.{_sessions_inside(path)}")
+        raise UsageError(f"There is no run in {str(path)!r}.{_sessions_inside(path)}")
     return run
 
 
@@ -72,16 +80,83 @@ def _sessions_inside(path: Path) -> str:
     return f" It holds the session {str(found[0])!r}{others}."
 
 
-def open_run(options: argparse.Namespace) -> DebugDumpDir:
-    """The run the options name: the last one by default."""
+def open_run(options: argparse.Namespace, *names: str, recorded: bool = False) -> DebugDumpDir:
+    """The run the options name; else the one that is meant, which is said at the end.
+
+    That is the first bad one, as `why` finds it; the last if all are healthy; and if tensors or nodes are asked about
+    that it does not have, the last one that has recorded them: the last run of a program is often an evaluation, and
+    what is asked about is a training step.
+
+    Args:
+        options: as `add_run_arguments` makes them.
+        names: of the tensors or nodes that are asked about.
+        recorded: what was recorded of them is needed; it is not enough that the graph has them.
+    """
     from tensortap.reader import DebugDumpDir
 
     found = open_directory(options.directory)
     if isinstance(found, DebugDumpDir):
         if options.run not in (None, 0, -1):
-            raise ValueError(f"{str(options.directory)!r} is a single run; leave out --run.")
+            raise UsageError(f"{str(options.directory)!r} is a single run; leave out --run.")
         return found
-    return found.run(-1 if options.run is None else options.run, task=options.task, validate=False)
+    if options.run is not None:
+        return found.run(options.run, task=options.task, validate=False)
+    dump, why = _meant_run(found, options.task, names, recorded)
+    if len(found) > 1 and not getattr(options, "json", False):
+        rank = f" of rank {dump.source.task}" if len(found.tasks()) > 1 else ""
+        options.notes.append(f"{run_name(dump)}{rank}, {why}; -r N shows another.")
+    return dump
+
+
+def _meant_run(
+    session: SessionDir, task: int | None, names: Sequence[str], recorded: bool
+) -> tuple[DebugDumpDir, str]:
+    """The run somebody means who names none, and what it is."""
+    dump, why = first_bad_run(session, task), "the first bad one"
+    if dump is None:
+        dump, why = _last_run(session, task), "the last one"
+    if all(_knows(dump, name, recorded) for name in names):
+        return dump, why
+    for name in names:
+        for debug_op in ("DebugNumericSummary", "DebugIdentity"):
+            rows = session.history(name if ":" in name else f"{name}:0", debug_op)
+            rows = rows if task is None else rows[rows["task"] == task]
+            if len(rows):
+                last = rows[-1]
+                return session.run(
+                    int(last["run"]), task=int(last["task"]), validate=False
+                ), f"the last with {name}"
+    return dump, why
+
+
+def first_bad_run(session: SessionDir, task: int | None = None) -> DebugDumpDir | None:
+    """The run in which the first bad value was made; None if there is none."""
+    from tensortap.analyze.session import search_session
+
+    first = search_session(session, task=task).first_bad
+    if first is None:
+        return None
+    return next(run.open(validate=False) for run in session.runs if run.name == first.run_name)
+
+
+def _last_run(session: SessionDir, task: int | None) -> DebugDumpDir:
+    if task is None:
+        return session.run(-1, validate=False)
+    dumps = (run.open(validate=False) for run in reversed(session.runs))
+    found = next((dump for dump in dumps if dump.source.task == task), None)
+    if found is None:
+        raise NotThereError(f"There is no run of task {task}.")
+    return found
+
+
+def _knows(dump: DebugDumpDir, name: str, recorded: bool) -> bool:
+    full = name if ":" in name else f"{name}:0"
+    if any(datum.tensor_name == full for datum in dump.dumped_tensor_data):
+        return True
+    try:
+        return not recorded and full.rpartition(":")[0] in dump.nodes()
+    except LookupError:  # a run that died before its graph was stored
+        return False
 
 
 def run_name(dump: DebugDumpDir) -> str:
@@ -90,47 +165,12 @@ def run_name(dump: DebugDumpDir) -> str:
     return f"Run {number[1]}" if number else dump.dump_root.name
 
 
-def node_of(options: argparse.Namespace, facts: RunFacts, name: str) -> Node:
-    """A node by its name.
-
-    Raises:
-        LookupError: there is none; the message says which run has it, or suggests similar names.
-    """
-    from tensortap.analyze.graph import node_named
-
-    try:
-        return node_named(facts, name)
-    except LookupError:
-        where = elsewhere(options, name)
-        if not where:
-            raise
-        raise LookupError(f"There is no node {name!r} in run {facts.info.index}.{where}") from None
-
-
-def elsewhere(options: argparse.Namespace, name: str) -> str:
-    """Which run has a name that the last one does not know: a sentence, or nothing if a run was named.
-
-    The last run of a program is often an evaluation, and what is asked about is a training step.
-    """
-    from tensortap.reader import SessionDir
-
-    found = open_directory(options.directory)
-    if options.run is not None or not isinstance(found, SessionDir):
-        return ""
-    for debug_op in ("DebugNumericSummary", "DebugIdentity"):
-        rows = found.history(name if ":" in name else f"{name}:0", debug_op)
-        if len(rows):
-            task = f" --task {rows[-1]['task']}" if len(set(rows["task"])) > 1 else ""
-            return f" The last run that recorded it is {rows[-1]['run']}: say -r {rows[-1]['run']}{task}."
-    return ""
-
-
 def checked_regex(text: str | None) -> re.Pattern[str] | None:
     """A regular expression as a user typed it."""
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}.") from None
+        raise UsageError(f"{text!r} is no regular expression: {error}.") from None
 
 
 def say(notices: Sequence[str]) -> None:
@@ -145,10 +185,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[str] = ()) -> None:
-    """Columns as wide as they need to be; those in `right` are aligned to the right."""
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
-    for row in [list(headings), *texts] if any(headings) else texts:
+    """Columns as wide as they need to be and the screen allows; those in `right` are aligned to the right."""
+    from tensortap.report.page import fitted, screen_width
+
+    cut, *texts = fitted([list(headings), *([str(cell) for cell in row] for row in rows)], screen_width())
+    widths = [max(len(row[i]) for row in [cut, *texts]) for i in range(len(headings))]
+    for row in [cut, *texts] if any(headings) else texts:
         cells = [
             cell.rjust(width) if heading in right else cell.ljust(width)
             for cell, width, heading in zip(row, widths, headings, strict=True)

@@ -6,11 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import open_directory, print_json, say
+from tensortap.commands.common import (
+    add_output_arguments,
+    first_bad_run,
+    open_directory,
+    print_json,
+    run_name,
+    say,
+)
+from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
     from tensortap.analyze.diff import Diff
-    from tensortap.reader import DebugDumpDir
+    from tensortap.reader import DebugDumpDir, SessionDir
     from tensortap.report.page import Page, Piece
 
 HELP = "compare two runs or sessions: the first tensor that differs"
@@ -22,6 +30,8 @@ compared where both have them, else health pills or hashes; how much may differ
 depends on the dtype. The exit code is 0 if nothing differs, 1 if something
 does, 2 for mistakes.
 
+  tensortap diff dumps                            the first bad run and the last
+                                                  good one before it
   tensortap diff before after                     all runs of two sessions
   tensortap diff before after --run 3             run 3 of both
   tensortap diff dumps --run 3 --other-run 4      two runs of one session
@@ -51,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--most", type=int, default=10, metavar="N", help="how many to list (default 10)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
             break
     assert diff is not None
     if not diff.compared:
-        raise ValueError("The two runs have no recorded tensor in common.")
+        raise UsageError("The two runs have no recorded tensor in common.")
     if options.json:
         print_json(_as_dict(diff, compared, options))
     else:
@@ -90,8 +100,10 @@ def _pairs(options: argparse.Namespace) -> list[tuple[DebugDumpDir, DebugDumpDir
     other_run = options.run if options.other_run is None else options.other_run
     other_task = options.task if options.other_task is None else options.other_task
     same = options.right is None and options.run == other_run and options.task == other_task
+    if same and options.run is None and isinstance(left, SessionDir):
+        return [_around_first_bad(left, options)]
     if same:
-        raise ValueError("Name a second directory, another run (--other-run) or another rank (--other-task).")
+        raise UsageError("Name a second directory, another run (--other-run) or another rank (--other-task).")
     both = isinstance(left, SessionDir) and isinstance(right, SessionDir)
     if (
         isinstance(left, SessionDir)
@@ -101,13 +113,28 @@ def _pairs(options: argparse.Namespace) -> list[tuple[DebugDumpDir, DebugDumpDir
     ):
         numbers = sorted({each.index for each in left.runs} & {each.index for each in right.runs})
         if not numbers:
-            raise ValueError(
+            raise UsageError(
                 "The two sessions have no run number in common; name runs with --run and --other-run."
             )
         return [(_open(left, n, options.task), _open(right, n, other_task)) for n in numbers]
     if both and (options.run is None or other_run is None):
-        raise ValueError("--other-run needs --run.")
+        raise UsageError("--other-run needs --run.")
     return [(_open(left, options.run, options.task), _open(right, other_run, other_task))]
+
+
+def _around_first_bad(session: SessionDir, options: argparse.Namespace) -> tuple[DebugDumpDir, DebugDumpDir]:
+    """The last run before the first bad one, and that one; of one rank."""
+    bad = first_bad_run(session, options.task)
+    if bad is None:
+        raise UsageError("No run is bad; name two with --run and --other-run, or a second directory.")
+    number, rank = bad.source.core_metadata[0].session_run_index, bad.source.task
+    for ref in sorted(session.runs, key=lambda each: (each.index, each.timestamp), reverse=True):
+        if ref.index < number:
+            before = ref.open(validate=False)
+            if before.source.task == rank:
+                options.notes.append(f"Run {ref.index}, and run {number}, the first bad one.")
+                return before, bad
+    raise UsageError(f"{run_name(bad)}, the first bad one, has none before it to compare it with.")
 
 
 def _open(found: Any, number: int | None, task: int | None) -> DebugDumpDir:
@@ -181,7 +208,7 @@ def _page(diff: Diff, compared: int, options: argparse.Namespace) -> Page:
                 )
                 text = diff.left.source_line(node.source)
                 if text:
-                    page.line("  ", " " * 9, ("│ ", "dim"), (text, "yellow"))
+                    page.code(text, "yellow")
             verdicts = {each.left: each for each in diff.compared}
             rows: list[list[Piece]] = [
                 [each, _agreement(verdicts.get(each))] for each in dict.fromkeys(node.inputs)

@@ -6,11 +6,12 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensortap.commands.common import print_json
+from tensortap.commands.common import add_output_arguments, print_json
 
 HELP = "check this installation: versions, interceptor, compiler, what would be watched"
 DESCRIPTION = """Check what tensortap finds and can do here, by trying it on a small training
@@ -20,7 +21,6 @@ step. The exit code is 1 if something that is needed does not work.
   tensortap doctor --quick   without importing a framework
 """
 
-PACKAGES = ("numpy", "protobuf", "tensorboard", "ml_dtypes", "rich", "grpcio")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-cpu")
 
 
@@ -42,7 +42,7 @@ class Check:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("--quick", action="store_true", help="do not import a framework")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,6 +65,15 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _needed() -> list[str]:
+    """The packages that tensortap itself says it needs."""
+    try:
+        requirements = importlib.metadata.requires("tensortap") or []
+    except importlib.metadata.PackageNotFoundError:  # used from its source, without being installed
+        requirements = []
+    return [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requirements if "extra ==" not in each]
+
+
 def _versions() -> list[Check]:
     checks = [
         Check("tensortap", "good", f"{_version('tensortap')}"),
@@ -74,7 +83,7 @@ def _versions() -> list[Check]:
             f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}",
         ),
     ]
-    for package in PACKAGES:
+    for package in _needed():
         version = _version(package)
         if version is None:
             checks.append(Check(package, "note", "not installed", f"pip install {package}"))
@@ -160,7 +169,12 @@ def _trial() -> Check:
     said = ", ".join(f"{count} {phase}" for phase, count in counts.items())
     missing = [phase for phase in ("forward", "backward", "optimizer") if phase not in counts]
     if missing:
-        return Check("trial step", "bad", f"nothing was seen of: {', '.join(missing)}")
+        return Check(
+            "trial step",
+            "bad",
+            f"nothing was seen of: {', '.join(missing)}",
+            "TENSORTAP_INTERCEPTOR=dispatch tensortap doctor  (watches through Python instead)",
+        )
     return Check("trial step", "good", f"{len(facts.tensors)} tensors watched: {said}")
 
 

@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, elsewhere, open_run, print_json, run_name, say
+from tensortap.commands.common import (
+    add_output_arguments,
+    add_run_arguments,
+    open_run,
+    print_json,
+    run_name,
+    say,
+)
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir
@@ -35,18 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-a", "--all", action="store_true", help="print all elements")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.npy", help="write the result to a file")
     parser.add_argument("--force", action="store_true", help="overwrite the file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     import numpy as np
 
-    from tensortap.analyze.expression import Expression
+    from tensortap.analyze.expression import Expression, parse_reference
     from tensortap.commands.show import print_value, write_value
 
     expression = Expression(options.expression)
-    dump = open_run(options)
+    dump = open_run(options, *(parse_reference(each).tensor for each in expression.references), recorded=True)
     result = expression.evaluate(lambda reference: _load(options, dump, reference))
     if options.output is not None:
         write_value(np.asarray(result), options.output, options.force)
@@ -82,7 +89,7 @@ def _load(options: argparse.Namespace, dump: DebugDumpDir, text: str) -> Any:
     ]
     if not data:
         names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        hint = elsewhere(options, reference.tensor) or meant(reference.tensor, names)
+        hint = meant(reference.tensor, names)
         raise ExpressionError(f"{run_name(dump)} has no tensor {reference.tensor!r}.{hint}")
     op = reference.debug_op or "DebugIdentity"
     chosen = [datum for datum in data if datum.debug_op == op]

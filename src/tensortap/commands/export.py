@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_run_arguments, open_directory, open_run, say
+from tensortap.errors import UsageError
 
 HELP = "write a run as a tfdbg directory, npz, safetensors or parquet"
 DESCRIPTION = """Write a run in a format that other tools read.
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     output: Path = options.output
     kind = options.to or output.suffix.removeprefix(".")
     if kind not in FORMATS:
-        raise ValueError(f"Say the format with --to: {', '.join(FORMATS)}.")
+        raise UsageError(f"Say the format with --to: {', '.join(FORMATS)}.")
     source = _source(options, kind)
     _check_output(output, options, is_directory=kind == "tfdbg")
     writers = {
@@ -76,21 +77,21 @@ def _source(options: argparse.Namespace, kind: str) -> Any:
 def _check_output(output: Path, options: argparse.Namespace, is_directory: bool) -> None:
     source, target = options.directory.expanduser().resolve(), output.resolve()
     if target == source or target in source.parents or source in target.parents:
-        raise ValueError(
+        raise UsageError(
             f"{str(output)!r} and {str(options.directory)!r} lie within each other; export elsewhere."
         )
     if not output.absolute().parent.is_dir():
-        raise ValueError(f"There is no directory {str(output.parent)!r} to write to.")
+        raise UsageError(f"There is no directory {str(output.parent)!r} to write to.")
     if not output.exists():
         return
     if output.is_dir() != is_directory:
-        raise ValueError(
+        raise UsageError(
             f"{str(output)!r} is a {'directory' if output.is_dir() else 'file'}; name another place."
         )
     if not options.force:
-        raise ValueError(f"{str(output)!r} exists; use --force to replace it.")
+        raise UsageError(f"{str(output)!r} exists; use --force to replace it.")
     if is_directory and any(output.iterdir()) and not any(output.glob("_tfdbg_*")):
-        raise ValueError(f"{str(output)!r} holds something else than an export; it is not replaced.")
+        raise UsageError(f"{str(output)!r} holds something else than an export; it is not replaced.")
 
 
 def _shortened(notices: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from tensortap.commands.common import (
+    add_output_arguments,
     add_run_arguments,
     checked_regex,
     open_directory,
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", metavar="REGEX", help="only operations whose type contains this")
     parser.add_argument("--dtype", metavar="REGEX", help="only dtypes that contain this")
     parser.add_argument("--first", type=int, metavar="N", help="stop after so many")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands.common import (
+    add_output_arguments,
     add_run_arguments,
     checked_regex,
     open_directory,
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=float, default=0.5, metavar="SECONDS", help="how often to look (default 0.5)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON; with --follow one object per line")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,10 +62,14 @@ def run(options: argparse.Namespace) -> int:
     if options.follow:
         _wait_for_directory(options)
     found = open_directory(options.directory)
-    if not isinstance(found, SessionDir) or options.run is not None:
+    # -n and -s are about the tensors of a run; without one it is the run that is meant.
+    asks_of_tensors = options.name is not None or options.sort != "time"
+    if (
+        not isinstance(found, SessionDir)
+        or options.run is not None
+        or (asks_of_tensors and not options.follow)
+    ):
         return _tensors(options)
-    if options.name is not None or options.sort != "time":
-        raise ValueError("-n and -s are about the tensors of a run; name one with --run.")
     return _follow(found, options) if options.follow else _runs(found, options)
 
 

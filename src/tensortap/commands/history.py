@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tensortap.commands.common import open_directory, print_json, print_table, say
+from tensortap.commands.common import add_output_arguments, open_directory, print_json, print_table, say
+from tensortap.errors import NotThereError, UsageError
 
 HELP = "show the health of one tensor over all runs"
 DESCRIPTION = """Show the health of one tensor in every run of a session.
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tensor", metavar="TENSOR", help="node:slot")
     parser.add_argument("-n", "--last", type=int, metavar="N", help="only the last N runs")
     parser.add_argument("--task", type=int, metavar="RANK", help="only what this rank wrote")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,11 +36,11 @@ def run(options: argparse.Namespace) -> int:
 
     session = open_directory(options.directory)
     if not isinstance(session, SessionDir):
-        raise ValueError(f"{str(options.directory)!r} is a single run; name the session directory above it.")
+        raise UsageError(f"{str(options.directory)!r} is a single run; name the session directory above it.")
     tensor = options.tensor if ":" in options.tensor else f"{options.tensor}:0"
     rows = _rows(session, tensor)
     if not rows:
-        raise LookupError(f"No run recorded {tensor!r}.{meant(tensor, session.tensors())}")
+        raise NotThereError(f"No run recorded {tensor!r}.{meant(tensor, session.tensors())}")
     if options.task is not None:
         rows = [row for row in rows if row["task"] == options.task]
     if options.last is not None:
@@ -86,7 +87,7 @@ def _print(tensor: str, rows: list[dict[str, Any]]) -> None:
         max(abs(row["min"]), abs(row["max"])) if row["max"] >= row["min"] else float("nan") for row in rows
     ]
     bad = sum(bool(row["nan"] or row["neg_inf"] or row["pos_inf"]) for row in rows)
-    page.line(
+    page.row(
         (tensor, "bold"),
         f"  {len(rows)} run{'' if len(rows) == 1 else 's'}, ",
         (f"{bad} bad", "red" if bad else "green"),

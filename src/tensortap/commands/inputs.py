@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, node_of, open_run, print_json, say
+from tensortap.commands.common import (
+    add_output_arguments,
+    add_run_arguments,
+    open_run,
+    print_json,
+    say,
+)
+from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -40,7 +47,7 @@ def add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-c", "--control", action="store_true", help="control edges too")
     parser.add_argument("--bad", action="store_true", help="only what is bad")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,16 +60,17 @@ def run(options: argparse.Namespace) -> int:
 def show_tree(options: argparse.Namespace, edges: Edges) -> int:
     """Print the tree, or the way to or from another node."""
     from tensortap.analyze.facts import facts_of_dump
-    from tensortap.analyze.graph import edges_in, find_path, tree
+    from tensortap.analyze.graph import edges_in, find_path, node_named, tree
 
-    facts = facts_of_dump(open_run(options))
-    node = node_of(options, facts, options.node)
+    names = [options.node] if options.other is None else [options.node, options.other]
+    facts = facts_of_dump(open_run(options, *names))
+    node = node_named(facts, options.node)
     if options.other is not None:
-        other = node_of(options, facts, options.other)
+        other = node_named(facts, options.other)
         start, end = (other, node) if edges is edges_in else (node, other)
         return _show_path(facts, find_path(facts, start, end), start, end, options.json)
     if not 1 <= options.depth <= DEEPEST:
-        raise ValueError(f"--depth goes from 1 to {DEEPEST}.")
+        raise UsageError(f"--depth goes from 1 to {DEEPEST}.")
     depth = DEEPEST if options.recursive else options.depth
     branches = list(tree(facts, node, edges, depth=depth, control=options.control))
     if options.bad:
@@ -103,7 +111,7 @@ def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
     from tensortap.report.words import health_piece
 
     page = Page()
-    page.line(
+    page.row(
         (node.name, "bold"),
         "  ",
         (node.op_type, "cyan"),
@@ -127,7 +135,7 @@ def _print_tree(facts: RunFacts, node: Node, branches: list[Branch]) -> None:
             else ""
         )
         op_type = "?" if branch.node is None else branch.node.op_type
-        page.line(
+        page.row(
             (rails + hook, "dim"),
             branch.tensor,
             "  ",

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands.common import (
+    add_output_arguments,
     add_run_arguments,
     open_directory,
     open_run,
@@ -16,6 +17,7 @@ from tensortap.commands.common import (
     say,
     size_text,
 )
+from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, DebugTensorDatum, SessionDir
@@ -23,14 +25,20 @@ if TYPE_CHECKING:
 HELP = "list the runs of a session, or the tensors of a run"
 DESCRIPTION = """List what was dumped.
 
-A session directory is listed run by run: step, tensors, size, how many tensors had NaN or infinite elements,
-and what was dropped. With --run, or on a run directory, its tensors are listed in order of time.
+A session directory is listed run by run: step, tensors, size, how many tensors
+had NaN or infinite elements, and what was dropped. With --run, -n or -s, or on
+a run directory, tensors are listed in order of time: those of the first bad
+run if none is named.
+
+With --bad, infinities that are meant (masks) and bad values that come to
+nothing are told apart: they are listed behind the others, and runs that have
+nothing else are left out.
 
   tensortap ls dumps                    all runs
-  tensortap ls dumps --bad              only runs with NaN or infinite elements
+  tensortap ls dumps --bad              only runs with something bad
   tensortap ls dumps --run -1           tensors of the last run
-  tensortap ls dumps --run 3 -n attn    tensors of run 3 whose name contains attn
-  tensortap ls dumps --run 3 --bad      only those with NaN or infinite elements
+  tensortap ls dumps -n attn            tensors of the first bad run by name
+  tensortap ls dumps --run 3 --bad      only those with NaN or infinities
 """
 
 SORT_KEYS = ("time", "size", "name", "op")
@@ -46,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only what has NaN or infinite elements; reads whole values where no health was recorded",
     )
     parser.add_argument("-s", "--sort", choices=SORT_KEYS, default="time", help="order of the tensors")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,9 +62,13 @@ def run(options: argparse.Namespace) -> int:
     from tensortap.reader import SessionDir
 
     found = open_directory(options.directory)
-    if isinstance(found, SessionDir) and options.run is None:
-        if options.name is not None or options.sort != "time":
-            raise ValueError("-n and -s are about the tensors of a run; name one with --run.")
+    # -n and -s are about the tensors of a run; without one it is the run that is meant.
+    if (
+        isinstance(found, SessionDir)
+        and options.run is None
+        and options.name is None
+        and options.sort == "time"
+    ):
         return _list_runs(found, options)
     return _list_tensors(open_run(options), options)
 
@@ -81,23 +93,27 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
             }
         )
         return 0
+    headings = ["run", "task", "step", "started", "tensors", "size", "bad", "meant", "dropped", "status"]
+    if not options.bad:
+        headings.remove("meant")
     print_table(
-        ("run", "task", "step", "started", "tensors", "size", "bad", "dropped", "status"),
+        headings,
         [
             (
                 row["run"],
                 row.get("task", "?"),
                 row.get("step", "?"),
-                row.get("started", "?"),
+                row.get("started", "?")[5:],  # the year is known
                 row.get("tensors", "?"),
                 size_text(row["bytes"]) if "bytes" in row else "?",
                 _or_dash(row.get("bad")),
+                *([_or_dash(row.get("meant") or None)] if options.bad else []),
                 row.get("dropped", "?"),
                 row.get("status") or row["error"],
             )
             for row in rows
         ],
-        right=("run", "task", "step", "tensors", "size", "bad", "dropped"),
+        right=("run", "task", "step", "tensors", "size", "bad", "meant", "dropped"),
     )
     say([*coverage.sentences, *session.notices])
     return 0
@@ -107,6 +123,11 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> 
     data = run.dumped_tensor_data
     metadata = run.source.core_metadata
     judged = [bad for bad in (_is_bad(datum, look) for datum in data) if bad is not None]
+    bad, meant = sum(judged), 0
+    if look and bad:
+        marks = _marks(run)
+        bad = sum(mark == "bad" for mark in marks.values())
+        meant = len(marks) - bad
     counts = run.counts
     notices = run.notices
     return {
@@ -117,7 +138,8 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> 
         "started": datetime.fromtimestamp(timestamp / 1e6).strftime("%Y-%m-%d %H:%M:%S"),
         "tensors": len(data),
         "bytes": sum(datum.dump_size_bytes or 0 for datum in data),
-        "bad": sum(judged) if judged else None,
+        "bad": bad if judged else None,
+        **({"meant": meant} if look else {}),
         "dropped": counts.get("dropped", 0),
         "counts": counts,
         "status": run.error or ("incomplete" if notices else "complete"),
@@ -128,7 +150,13 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> 
 def _list_tensors(run: DebugDumpDir, options: argparse.Namespace) -> int:
     rows = [_describe_tensor(run, datum, look=options.bad) for datum in _chosen(run, options)]
     if options.bad:
+        marks = _marks(run)
         rows = [row for row in rows if row["bad"]]
+        for row in rows:
+            row["standing"] = marks.get(row["tensor"], "bad")
+            if row["standing"] != "bad":
+                row["health"] = f"{row['health']} ({row['standing']})"
+        rows.sort(key=lambda row: row["standing"] != "bad")
     if options.sort != "time":
         keys = {"size": "bytes", "name": "tensor", "op": "op"}
         rows.sort(key=lambda row: row[keys[options.sort]] or 0, reverse=options.sort == "size")
@@ -136,12 +164,12 @@ def _list_tensors(run: DebugDumpDir, options: argparse.Namespace) -> int:
         print_json({"run": str(run.dump_root), "tensors": rows, "counts": run.counts, "notices": run.notices})
         return 0
     print_table(
-        ("t (ms)", "size", "debug op", "op", "health", "tensor"),
+        ("t (ms)", "size", "record", "op", "health", "tensor"),
         [
             (
                 f"{row['milliseconds']:.3f}",
                 size_text(row["bytes"]),
-                row["debug_op"],
+                row["debug_op"].removeprefix("Debug"),
                 row["op"],
                 _or_dash(row["health"]),
                 row["tensor"],
@@ -162,7 +190,7 @@ def _chosen(run: DebugDumpDir, options: argparse.Namespace) -> list[DebugTensorD
     try:
         pattern = re.compile(options.name)
     except re.error as error:
-        raise ValueError(f"{options.name!r} is no regular expression: {error}.") from None
+        raise UsageError(f"{options.name!r} is no regular expression: {error}.") from None
     return [datum for datum in data if pattern.search(datum.tensor_name)]
 
 
@@ -186,6 +214,14 @@ def _describe_tensor(run: DebugDumpDir, datum: DebugTensorDatum, look: bool) -> 
     }
 
 
+def _marks(run: DebugDumpDir) -> dict[str, str]:
+    """What is really bad of what has NaN or infinite elements, by tensor."""
+    from tensortap.analyze.facts import facts_of_dump
+    from tensortap.analyze.first_bad import standing
+
+    return standing(facts_of_dump(run))
+
+
 def _op_type(run: DebugDumpDir, datum: DebugTensorDatum) -> str:
     try:
         return str(run.node_op_type(datum.node_name, datum.device_name))
@@ -202,7 +238,7 @@ def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
     """Whether a tensor had NaN or infinite elements; None if only reading the whole value would tell."""
     from tensortap.reader import has_inf_or_nan
 
-    if datum.debug_op == "DebugHash" or (datum.debug_op == "DebugIdentity" and not look):
+    if datum.debug_op in ("DebugHash", "DebugIndices") or (datum.debug_op == "DebugIdentity" and not look):
         return None
     return has_inf_or_nan(datum, datum.get_tensor())
 

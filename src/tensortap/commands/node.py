@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, node_of, open_run, print_json, say
+from tensortap.commands.common import (
+    add_output_arguments,
+    add_run_arguments,
+    open_run,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -27,15 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("node", metavar="NODE", help="name of a node, or of one of its tensors")
     parser.add_argument("-t", "--traceback", action="store_true", help="show the whole stack of source lines")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.facts import facts_of_dump
+    from tensortap.analyze.graph import node_named
 
-    facts = facts_of_dump(open_run(options))
-    node = node_of(options, facts, options.node)
+    facts = facts_of_dump(open_run(options, options.node))
+    node = node_named(facts, options.node)
     if options.json:
         print_json(_described(facts, node))
     else:
@@ -90,7 +97,7 @@ def _page(facts: RunFacts, node: Node, whole_stack: bool) -> Page:
     from tensortap.report.words import health_piece
 
     page = Page()
-    page.line((node.name, "bold"), "  ", (node.op_type, "cyan"))
+    page.row((node.name, "bold"), "  ", (node.op_type, "cyan"))
     page.line()
     page.field("run", f"{facts.info.index} (step {facts.info.global_step}), {phase_of(node)}")
     module = module_of(node)
@@ -108,7 +115,7 @@ def _page(facts: RunFacts, node: Node, whole_stack: bool) -> Page:
         )
         text = facts.source_line(frame)
         if text:
-            page.line("  ", " " * 9, ("│ ", "dim"), (text, "yellow"))
+            page.code(text, "yellow")
     if node.attributes:
         page.columns("args", [[key, str(value)] for key, value in sorted(node.attributes.items())])
     if node.inputs:

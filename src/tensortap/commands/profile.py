@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import print_json, print_table, say, size_text
+from tensortap.commands.common import add_output_arguments, print_json, print_table, say, size_text
+from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensortap.analyze.timeline import Peak, StepTrace, Total
+    from tensortap.analyze.timeline import Op, Peak, StepTrace, Total
 
 HELP = "where time and memory of profiled steps went: ops, modules, lines, peak"
 DESCRIPTION = """Sum up the timelines that ProfilerHook wrote: time by phase, op, module and source line, memory, and
@@ -21,6 +22,8 @@ the peak with the tensors that make it. Several traces are averaged over their s
   tensortap profile traces --by line --top 30    one question only, a longer answer
   tensortap profile traces --json                for programs; times in microseconds
 """
+
+_PHASES = ("forward", "backward", "optimizer")
 
 SECTIONS = ("phase", "op", "node", "module", "line", "memory", "peak")
 USUAL_SECTIONS = ("phase", "op", "module", "line", "memory", "peak")
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", type=int, default=10, metavar="N", help="how many of each (default 10; 0: all)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     from tensortap.store.trace_file import find_traces, read_trace
 
     if options.top < 0:
-        raise ValueError(f"--top takes how many to show, got {options.top}.")
+        raise UsageError(f"--top takes how many to show, got {options.top}.")
     found = [path for each in options.traces for path in find_traces(each.expanduser())]
     paths = list({path.resolve(): path for path in found}.values())
     traces = [read_step(read_trace(path)) for path in paths]
@@ -68,11 +71,10 @@ def run(options: argparse.Namespace) -> int:
 def _by_phase(traces: Sequence[StepTrace]) -> list[Any]:
     from tensortap.analyze.timeline import time_by
 
-    order = ("forward", "backward", "optimizer")
     found = time_by(traces, lambda op: op.phase)
     if not found:
         return []
-    return sorted(found, key=lambda total: order.index(total.key) if total.key in order else len(order))
+    return sorted(found, key=lambda total: [*_PHASES, total.key].index(total.key))
 
 
 def _by_op(traces: Sequence[StepTrace]) -> list[Any]:
@@ -90,15 +92,20 @@ def _by_node(traces: Sequence[StepTrace]) -> list[Any]:
 def _by_module(traces: Sequence[StepTrace]) -> list[Any]:
     from tensortap.analyze.timeline import time_by, within_modules
 
-    found = time_by(traces, lambda op: op.module)
+    found = time_by(traces, _module_or_optimizer)
     whole = within_modules(found)
     return [(total, whole[total.key]) for total in found]
+
+
+def _module_or_optimizer(op: Op) -> str:
+    """The module of an op; an optimizer that treats all parameters at once is in none, and stands for itself."""
+    return op.module or ("/".join(op.node.split("/")[:2]) if op.phase == "optimizer" else "")
 
 
 def _by_line(traces: Sequence[StepTrace]) -> list[Any]:
     from tensortap.analyze.timeline import time_by
 
-    return time_by(traces, lambda op: op.source)
+    return time_by(traces, lambda op: op.line)
 
 
 def _by_memory(traces: Sequence[StepTrace]) -> list[Any]:
@@ -166,15 +173,41 @@ def _print_phases(rows: Sequence[Total], top: int | None) -> None:
 
 
 def _print_totals(rows: Sequence[Total], top: int | None, what: str) -> None:
-    cells = [(_time(row.micros), f"{row.share:.1%}", f"{row.calls:.0f}", row.key) for row in rows[:top]]
-    print_table(("time", "share", "calls", what), cells, right=("time", "share", "calls"))
+    columns = ["time", "share", "calls", what]
+    tells_lines = what != "line" and any(row.lines for row in rows[:top])
+    cells = [
+        [
+            _time(row.micros),
+            f"{row.share:.1%}",
+            f"{row.calls:.0f}",
+            _short_line(row.key) if what == "line" else row.key,
+            *([_lines_of(row)] if tells_lines else []),
+        ]
+        for row in rows[:top]
+    ]
+    print_table([*columns, "line"] if tells_lines else columns, cells, right=columns[:3])
     _print_rest(len(rows), top, what)
 
 
+def _lines_of(row: Total) -> str:
+    """The user's line that an op took most of its time for, and of how many it is one."""
+    if not row.lines:
+        return "-"
+    others = len(row.lines) - 1
+    return _short_line(next(iter(row.lines))) + (f" and {others} more" if others else "")
+
+
+def _short_line(text: str) -> str:
+    """`file:line in function` with the path as one would type it here."""
+    from tensortap.report.answer import short_function, short_path
+
+    place, _, function = text.partition(" in ")
+    return short_path(place) + (f" in {short_function(function)}" if function else "")
+
+
 def _print_modules(rows: Sequence[tuple[Total, float]], top: int | None) -> None:
-    phases = [
-        phase for phase in ("forward", "backward") if any(total.phases.get(phase) for total, _ in rows[:top])
-    ]
+    told = {phase for total, _ in rows[:top] for phase, micros in total.phases.items() if micros}
+    phases = [phase for phase in _PHASES if phase in told]
     cells = [
         (
             _time(total.micros),
@@ -260,8 +293,12 @@ def _notices(traces: Sequence[StepTrace], sections: dict[str, list[Any]], asked:
         if not trace.ops
     ]
     if asked and not sections[asked] and any(trace.ops for trace in traces):
-        missing = "memory; profile with show_memory=True" if asked in ("memory", "peak") else f"{asked}s"
-        notices.append(f"These traces tell nothing of {missing}.")
+        if asked in ("memory", "peak"):
+            notices.append("These traces tell nothing of memory; profile with show_memory=True.")
+        else:
+            notices.append(
+                f"These traces tell nothing of {asked}s; ProfilerHook and tensortap run --profile write traces that do."
+            )
     return notices
 
 
@@ -317,4 +354,5 @@ def _row(row: Any, top: int | None) -> dict[str, Any]:
         "calls": row.calls,
         "bytes": row.nbytes,
         "phases": dict(row.phases),
+        "lines": dict(row.lines),
     }

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensortap.commands.common import NOT_ALL_SEEN, print_json, print_table, say
+from tensortap.commands.common import NOT_ALL_SEEN, add_output_arguments, print_json, print_table, say
+from tensortap.errors import UsageError
 from tensortap.report.answer import short_path
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--last", type=int, metavar="N", help="only the last N runs")
     parser.add_argument("-a", "--all", action="store_true", help="also what differs from the first run on")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,9 +59,9 @@ def run(options: argparse.Namespace) -> int:
 
     session = open_directory(options.directory)
     if not isinstance(session, SessionDir):
-        raise ValueError(f"{str(options.directory)!r} is one run; name the session directory of all ranks.")
+        raise UsageError(f"{str(options.directory)!r} is one run; name the session directory of all ranks.")
     if options.last is not None and options.last < 1:
-        raise ValueError(f"--last must be at least 1, got {options.last}.")
+        raise UsageError(f"--last must be at least 1, got {options.last}.")
     found = compare_ranks(
         rank_readings(session, options.op or COMPARED_OPS, part=options.name, last=options.last)
     )

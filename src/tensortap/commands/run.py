@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.errors import UsageError
+
 if TYPE_CHECKING:
     from tensortap.debug.script.python import Program
     from tensortap.debug.script.watch import ScriptOptions
@@ -210,7 +212,7 @@ def _program(options: argparse.Namespace) -> Program:
         return Program("code", options.code_and_arguments[0], options.code_and_arguments[1:])
     if options.program:
         return Program("script", options.program[0], options.program[1:])
-    raise ValueError("Which program? Name a script, -m MODULE or -c CODE; see tensortap run --help.")
+    raise UsageError("Which program? Name a script, -m MODULE or -c CODE; see tensortap run --help.")
 
 
 def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> ScriptOptions:
@@ -229,8 +231,9 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
     if options.values:
         how = {"keep": "all"}
     elif options.ring is not None:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        how = {"keep": "none", "last": options.ring, "memory_bytes": memory // 4}
+        from tensortap.debug.script.memory import memory_limit
+
+        how = {"keep": "none", "last": options.ring, "memory_bytes": memory_limit() // 4}
     return ScriptOptions(
         root,
         watch,

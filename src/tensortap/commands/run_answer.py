@@ -213,9 +213,10 @@ class Answerer:
         seen = watch.seen
         if not seen.runs:
             why = (
-                "it used no PyTorch"
+                "it used no PyTorch. If it starts the program that does, write `tensortap run` before that one"
                 if "torch" not in sys.modules
-                else "it called no model and made no optimizer"
+                else "it called no module and made no optimizer. Put hooks around your loop with tt.torch.monitor, "
+                "or make the step a session (docs/torch.md)"
             )
             if self._unwatched:
                 instead = filter(None, unwatched.advice(self._words, self._unwatched))
@@ -290,7 +291,7 @@ class _Text(io.StringIO):
 
 def _summary(watch: Any, report: Report, root: str, rank: int, question: str) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
-    from tensortap.report.page import LABEL_WIDTH, Page
+    from tensortap.report.page import Page
 
     seen = watch.seen
     page = Page()
@@ -324,22 +325,22 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
         page.field(
             "health", sound if complete else f"{sound} in what was seen", "green" if complete else "yellow"
         )
-        commands = [f"tensortap ls {where}", f"tensortap health {where}"]
+        commands = [["ls", where], ["health", where]]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
         place = f" on rank {found.rank}" if len(report.ranks) > 1 else ""
         since = "bad since" if "--filter" not in question else "first match at"
         page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
-        task = f" --task {found.rank}" if found.rank else ""
-        commands = [f"tensortap why {where}{question}", f"tensortap ls {where} --run {found.run}{task} --bad"]
+        task = ["--task", str(found.rank)] if found.rank else []
+        commands = [["why", where + question], ["ls", where, "--run", str(found.run), *task, "--bad"]]
     for number, sentence in enumerate(report.coverage.sentences):
         page.field("" if number else "unseen", sentence, "yellow")
     if any(watch.root.glob("timelines/timeline-*")):
-        commands.append(f"tensortap profile {shlex.quote(os.path.join(root, 'timelines'))}")
+        commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
     written = size_text(sum(counts.written_bytes for counts in seen.kept))
     page.field("kept", f"{_count(report.runs, 'run')}, {written}, in {root}")
-    for number, command in enumerate(commands):
-        page.line("  ", (f"{'' if number else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
+    for number, words in enumerate(commands):
+        page.command("" if number else "next", ["tensortap", *words])
     return page
 
 

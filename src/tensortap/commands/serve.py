@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensortap.errors import UsageError
+
 if TYPE_CHECKING:
     from tensortap.server import DebugServer
 
@@ -129,5 +131,5 @@ def _quantity(text: str, units: dict[str, int], option: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]?)(?:i?[bB])?", text.strip())
     if found is None or found[2].lower() not in units or not float(found[1]):
         known = ", ".join(unit for unit in units if unit)
-        raise ValueError(f"{option} must be a positive number with one of the units {known}; got {text!r}.")
+        raise UsageError(f"{option} must be a positive number with one of the units {known}; got {text!r}.")
     return float(found[1]) * units[found[2].lower()]

@@ -6,7 +6,15 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from tensortap.commands.common import add_run_arguments, open_run, print_json, print_table, say
+from tensortap.commands.common import (
+    add_output_arguments,
+    add_run_arguments,
+    open_run,
+    print_json,
+    print_table,
+    say,
+)
+from tensortap.errors import NotThereError
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -27,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("file", metavar="FILE[:LINE]", nargs="?", help="a file, or the end of its path")
     parser.add_argument("-a", "--all", action="store_true", help="print all lines of the file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     facts = facts_of_dump(dump)
     files = source_files(facts)
     if not files:
-        raise LookupError("No source lines were stored with this run.")
+        raise NotThereError("No source lines were stored with this run.")
     if options.file is None:
         return _list_files(files, options.json)
     match = re.fullmatch(r"(.*?)(?::(\d+))?", options.file)
@@ -87,12 +95,13 @@ def _described(facts: RunFacts, file: SourceFile, line: int) -> list[dict[str, A
 
 def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> int:
     from tensortap.records import Frame
+    from tensortap.report.answer import short_path
     from tensortap.report.page import Page, Piece
     from tensortap.report.words import health_piece
 
     if line not in file.lines:
         near = sorted(file.lines, key=lambda each: abs(each - line))[:3]
-        raise LookupError(
+        raise NotThereError(
             f"Line {line} made no node in run {facts.info.index}; lines {', '.join(map(str, sorted(near)))} did. "
             "-r N asks about another run."
         )
@@ -101,9 +110,9 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
         return 0
     page = Page()
     text = facts.source_line(Frame(file.path, line, ""))
-    page.line((f"{file.path}:{line}", "bold"))
+    page.row((f"{short_path(file.path)}:{line}", "bold"))
     if text:
-        page.line("  ", (text, "yellow"))
+        page.row("  ", (text, "yellow"))
     page.line()
     rows: list[list[Piece]] = [
         [n.name, (n.op_type, "cyan"), health_piece(facts.health_behind(n.tensor(0)))]
@@ -116,6 +125,7 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
 
 def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: argparse.Namespace) -> None:
     from tensortap.analyze.sources import is_bad
+    from tensortap.report.answer import short_path
     from tensortap.report.page import Page
 
     try:
@@ -127,7 +137,7 @@ def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: a
         print_json({"file": file.path, "lines": lines, "is_stored": bool(text)})
         return
     page = Page()
-    page.line((file.path, "bold"), "" if text else "  (its text was not stored)")
+    page.row((short_path(file.path), "bold"), "" if text else "  (its text was not stored)")
     numbers = range(1, len(text) + 1) if options.all and text else sorted(file.lines)
     last = 0
     for number in numbers:
@@ -139,7 +149,7 @@ def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: a
         said = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}" if nodes else ""
         mark = ("✗", "bold red") if bad else " "
         shown = text[number - 1].rstrip() if number <= len(text) else ""
-        page.line(
+        page.row(
             mark, f"{number:>5}  ", (f"{said:>9}", "dim"), ("  │ ", "dim"), (shown, "red" if bad else "")
         )
     page.show()

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from tensortap.commands.common import say, size_text
+from tensortap.errors import UsageError
 
 HELP = "put traces of several ranks or steps into one file, on one clock"
 DESCRIPTION = """Put several traces into one file that opens in Perfetto (https://ui.perfetto.dev) or chrome://tracing.
@@ -48,20 +49,20 @@ def run(options: argparse.Namespace) -> int:
 
     output: Path = options.output
     if not output.name.endswith((".json", ".json.gz")):
-        raise ValueError(f"{str(output)!r} must end in .json or .json.gz.")
+        raise UsageError(f"{str(output)!r} must end in .json or .json.gz.")
     if output.exists() and not options.force:
-        raise ValueError(f"{str(output)!r} exists; use --force to overwrite it.")
+        raise UsageError(f"{str(output)!r} exists; use --force to overwrite it.")
     if not output.absolute().parent.is_dir():
-        raise ValueError(f"There is no directory {str(output.parent)!r} to write to.")
+        raise UsageError(f"There is no directory {str(output.parent)!r} to write to.")
     found = [path for each in options.traces for path in find_traces(each.expanduser())]
     paths = list({path.resolve(): path for path in found if path.resolve() != output.resolve()}.values())
     if len(paths) < 2:
-        raise ValueError(f"One trace is nothing to merge; name two or more besides {str(output)!r}.")
+        raise UsageError(f"One trace is nothing to merge; name two or more besides {str(output)!r}.")
     result = merged([read_trace(path) for path in paths])
     try:
         size = write_trace(output, result.events, result.facts)
     except OSError as error:
-        raise ValueError(f"{str(output)!r} cannot be written: {error.strerror or error}.") from None
+        raise UsageError(f"{str(output)!r} cannot be written: {error.strerror or error}.") from None
     say(result.notices)
     print(f"wrote {len(paths)} traces, {len(result.events)} events ({size_text(size)}) to {output}")
     return 0

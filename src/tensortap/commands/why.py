@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from tensortap.commands.common import NOT_ALL_SEEN, add_run_arguments, open_directory, print_json, say
+from tensortap.commands.common import (
+    NOT_ALL_SEEN,
+    add_output_arguments,
+    add_run_arguments,
+    open_directory,
+    print_json,
+    say,
+)
+from tensortap.errors import UsageError
 
 HELP = "say which operation made the first bad value, and why"
 DESCRIPTION = """Say which operation made the first NaN or infinity: node, module, line, step,
@@ -30,6 +38,8 @@ process was not watched.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
+    from tensortap.analyze.filters import PILL_NAMES
+
     add_run_arguments(parser)
     parser.add_argument(
         "-x", "--exclude", metavar="REGEX", help="nodes in whose name this is found are never bad"
@@ -39,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--filter",
         metavar="CONDITION",
         help="what is bad instead of NaN and infinities: a condition over the numbers of a health pill "
-        "(elements nan neg_inf negative zero positive pos_inf min max mean variance std magnitude rank)",
+        f"({' '.join(PILL_NAMES)})",
     )
     parser.add_argument("-a", "--all", action="store_true", help="show also what came to nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         session = found if isinstance(found, SessionDir) else None
         report = search_run(open_run(options), session, exclude=options.exclude, condition=condition)
     if not report.is_known:
-        raise ValueError(
+        raise UsageError(
             f"No health was recorded in {str(options.directory)!r}, so nothing can be said; watch with the debug op "
             "DebugNumericSummary."
         )

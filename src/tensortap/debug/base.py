@@ -35,7 +35,7 @@ from tensortap.debug.actions import (
     OnSessionInitResponse,
 )
 from tensortap.debug.threads import ThreadFilter
-from tensortap.engines.base import default_session
+from tensortap.engines.base import default_session, is_session, why_no_session
 from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.engines.structure import is_empty
 from tensortap.errors import OpError
@@ -348,14 +348,11 @@ SESSION_METHODS = ("run", "make_callable", "list_devices", "close", "as_default"
 
 def check_wrappable(sess: Any) -> None:
     """Refuse anything that is no engine session and no `MonitoredSession`."""
-    # Not by the Session protocol: asking for it would build a graph_def.
-    is_engine = hasattr(sess, "graph") and all(
-        callable(getattr(sess, each, None)) for each in SESSION_METHODS
-    )
+    is_engine = is_session(sess) and all(callable(getattr(sess, each, None)) for each in SESSION_METHODS)
     if isinstance(sess, BaseDebugWrapperSession) or not (is_engine or isinstance(sess, MonitoredSession)):
         raise TypeError(
             "A debug wrapper goes around an engine session, such as tensortap.torch.Session, or a "
-            f"MonitoredSession, got {type(sess).__name__}."
+            f"MonitoredSession, got {type(sess).__name__}.{why_no_session(sess)}"
         )
 
 

@@ -16,7 +16,14 @@ from tensortap.engines.graph import Graph
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.records import Device
 
-__all__ = ["Session", "StatefulSession", "default_session", "get_default_session"]
+__all__ = [
+    "Session",
+    "StatefulSession",
+    "default_session",
+    "get_default_session",
+    "is_session",
+    "why_no_session",
+]
 
 
 @runtime_checkable
@@ -68,6 +75,29 @@ class Session(Protocol):
 
     def as_default(self) -> AbstractContextManager[Any]:
         """Make this the default session of the thread, without closing it on exit."""
+
+
+def is_session(candidate: Any) -> bool:
+    """Whether this is the session of an engine: it runs one of our graphs.
+
+    Not by the protocol: asking for it would build a graph_def. And many things have a method `run` and a graph of their
+    own kind.
+    """
+    return (
+        not isinstance(candidate, type)
+        and callable(getattr(candidate, "run", None))
+        and isinstance(getattr(candidate, "graph", None), Graph)
+    )
+
+
+def why_no_session(candidate: Any) -> str:
+    """A sentence about something that a user took for a session; empty if there is nothing to say."""
+    if type(candidate).__module__.partition(".")[0] != "tensorflow":
+        return ""
+    return (
+        " Sessions of TensorFlow have no engine here yet. Watch them with TensorFlow's own debugger: it can stream to "
+        "`tensortap serve`, and the commands of tensortap read its dump directories."
+    )
 
 
 @runtime_checkable

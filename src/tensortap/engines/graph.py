@@ -18,6 +18,7 @@ from tensortap.records import Node, TensorSpec, split_tensor_name, tensor_name
 from tensortap.suggest import nearest
 
 __all__ = [
+    "GLOBAL_STEP",
     "Derived",
     "Graph",
     "GraphKeys",
@@ -26,6 +27,10 @@ __all__ = [
     "get_default_graph",
     "merged_attributes",
 ]
+
+
+GLOBAL_STEP = "global_step:0"
+"""What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
 
 
 class GraphKeys:
@@ -84,6 +89,7 @@ class Graph:
         self._last_recorded: list[Node] = []
         self._last_settled: list[Node] = []
         self._last_version = -1
+        self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
         self.global_step: str | None = None
@@ -114,6 +120,11 @@ class Graph:
             raise UnknownTensorError(f"There is no node {name!r} in the graph.{nearest(name, self._nodes)}")
         return found
 
+    @property
+    def has_session(self) -> bool:
+        """Whether a session has put its nodes here; a graph that only hooks have extended has none yet."""
+        return len(self._nodes) > len(self._derived)
+
     def tensor_names(self) -> Iterator[str]:
         """Names of all outputs of all nodes."""
         for node in self.nodes:
@@ -132,7 +143,8 @@ class Graph:
         """The full tensor name that `item` stands for.
 
         A name without `:slot` means slot 0 of a node with one output. Names are checked against the
-        nodes seen so far; before the first traced run every well-formed name is accepted.
+        nodes seen so far and the keys of what steps returned, `loss:0` being another spelling of `loss`;
+        before the first traced run every well-formed name is accepted.
 
         Raises:
             UnknownTensorError: no such tensor, or the node has several outputs and no slot was given.
@@ -152,9 +164,9 @@ class Graph:
         name, slot = split_tensor_name(item)
         node = self._nodes.get(name)
         if node is None:
-            if self.known:
+            if self.known and not (name in self._results and not slot):
                 raise UnknownTensorError(
-                    f"There is no tensor {item!r} in the graph.{nearest(name, self._nodes)}"
+                    f"There is no tensor {item!r} in the graph.{nearest(name, (*self._nodes, *self._results))}"
                 )
             return tensor_name(name, slot or 0)
         count = len(node.outputs)
@@ -238,6 +250,24 @@ class Graph:
                     self.version += 1
             self._last_recorded, self._last_version = nodes, self.version
             self._last_settled = [self._nodes[node.name] for node in nodes]
+
+    def record_results(self, keys: Iterable[str]) -> None:
+        """Take in keys of what a step returned: they name values too, for hooks of later sessions as well."""
+        with self._lock:
+            self._results.update(keys)
+
+    def adopt(self, other: Graph) -> None:
+        """Take over what hooks added to another graph, on which they began before the session made this one."""
+        with self._lock:
+            for name, derived in other._derived.items():
+                if name in self._nodes and name not in self._derived:
+                    raise ValueError(f"Cannot add node {name!r}, which a hook derived: the name is taken.")
+                self._derived[name] = derived
+                self._nodes[name] = derived.node
+            self.version += 1
+            for key, items in other._collections.items():
+                mine = self._collections.setdefault(key, [])
+                mine.extend(item for item in items if not any(item is each for each in mine))
 
     def settled(self, nodes: Iterable[Node]) -> list[Node]:
         """Executed nodes as this graph knows them: without what varies from run to run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensortap.records import Node
 
@@ -96,7 +96,14 @@ class RunOptions:
 
     >>> seen = []
     >>> options = RunOptions(taps=[lambda node, slot, tensor: seen.append(node.tensor(slot))])
+    >>> RunOptions(trace_level=RunOptions.FULL_TRACE).trace_level.name  # the levels, as ported code spells them
+    'FULL_TRACE'
     """
+
+    NO_TRACE: ClassVar = TraceLevel.NO_TRACE
+    SOFTWARE_TRACE: ClassVar = TraceLevel.SOFTWARE_TRACE
+    HARDWARE_TRACE: ClassVar = TraceLevel.HARDWARE_TRACE
+    FULL_TRACE: ClassVar = TraceLevel.FULL_TRACE
 
     trace_level: TraceLevel = TraceLevel.NO_TRACE
     timeout_in_ms: int = 0

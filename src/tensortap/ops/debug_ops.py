@@ -85,6 +85,15 @@ class DebugIdentity(DebugOp):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DebugIndices(DebugIdentity):
+    """Where the stored values of a sparse tensor belong, int64[dimensions, values]; recorded beside `DebugIdentity`
+    by engines, never asked for.
+    """
+
+    name = "DebugIndices"
+
+
+@dataclass(frozen=True, kw_only=True)
 class DebugNanCount(DebugOp):
     """The number of NaNs, int64[1]; 0 for an uninitialised tensor and for dtypes without NaN.
 

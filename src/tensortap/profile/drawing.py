@@ -352,6 +352,8 @@ def _added(execution: Execution, facts: OpFacts | None) -> dict[str, Any]:
         if facts.source_file:
             function = f" in {facts.source_function}" if facts.source_function else ""
             args["source"] = f"{facts.source_file}:{facts.source_line}{function}"
+        if facts.caller is not None:
+            args["caller"] = str(facts.caller)
         if facts.stack:
             args["stack"] = [str(frame) for frame in facts.stack]
     specs = [text for output in execution.outputs if (text := _spec(output))]

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tensortap.places import module_of, phase_of
 from tensortap.records import Frame, Node
 
 __all__ = ["PHASES", "Block", "OpFacts", "StepFacts", "TensorLife"]
@@ -29,11 +30,11 @@ class OpFacts:
     Attributes:
         node: name of the node, as in `NodeExecStats.node_name`.
         op_type: the engine's name of the operation, such as `aten::addmm`.
-        module: path of the module it ran in, for a gradient that of its forward node, such as `model/0/attn`; for
-            optimizers `optimizer/AdamW`; empty outside of modules.
-        phase: one of `PHASES`, or empty.
+        module: as `places.module_of` says, such as `model/0/attn`; empty outside of modules.
+        phase: as `places.phase_of` says, one of `PHASES`; empty if it is not known.
         source_file: the user's line that made it; for a gradient that of its forward node.
         inputs: tensor names, `node:slot`.
+        caller: where that line lies in an installed package, the user's own line that led there.
         sequence: autograd's number, the same for an operation and its gradient; -1 if there is none.
         stack: the user's lines, outermost first, if they are wanted.
 
@@ -51,28 +52,24 @@ class OpFacts:
     inputs: tuple[str, ...] = ()
     sequence: int = -1
     stack: tuple[Frame, ...] = ()
+    caller: Frame | None = None
 
     @classmethod
     def of(cls, node: Node, sequence: int = -1) -> OpFacts:
         """The facts that a node of a graph holds already."""
-        forward = node.forward or ""
-        if forward or node.name.startswith("gradients/"):
-            phase, path = "backward", forward or node.name.removeprefix("gradients/")
-        elif node.name.startswith("optimizer/"):
-            phase, path = "optimizer", "/".join([*node.name.split("/")[:2], ""])
-        else:
-            phase, path = "forward", node.name
+        phase = phase_of(node)
         source = node.source
         return cls(
             node.name,
             node.op_type,
-            path.rpartition("/")[0],
-            phase,
+            module_of(node) or "",
+            phase if phase in PHASES else PHASES[0],
             source.file if source else "",
             source.line if source else 0,
             source.function if source else "",
             node.inputs,
             sequence,
+            caller=None if node.own_source == source else node.own_source,
         )
 
 

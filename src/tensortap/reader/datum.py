@@ -10,12 +10,9 @@ import numpy as np
 from tensortap.store.health import PILL_COLUMNS, PILL_OP
 from tensortap.store.source import StoredTensor
 from tensortap.store.tfdbg import tensor_at
-from tensortap.store.values import InconvertibleTensorProto, TensorValue
+from tensortap.store.values import InconvertibleTensorProto, TensorValue, bad_kinds
 
 __all__ = ["DebugTensorDatum", "has_inf_or_nan"]
-
-_CHUNK = 1 << 24
-"""Elements tested at once: a tensor of gigabytes is looked through without as many gigabytes of flags."""
 
 
 class DebugTensorDatum:
@@ -120,13 +117,4 @@ def has_inf_or_nan(datum: DebugTensorDatum | None, tensor: Any) -> bool:
         return bool(array.any())
     if debug_op == "DebugHash":
         return False
-    # Extension types such as bfloat16 are of NumPy's kind V, like structured ones, but have no fields.
-    if array.dtype.kind not in "fcV" or array.dtype.names is not None or array.dtype.subdtype is not None:
-        return False
-    flat = array.reshape(-1)
-    try:
-        return any(
-            not np.isfinite(flat[start : start + _CHUNK]).all() for start in range(0, flat.size, _CHUNK)
-        )
-    except TypeError:
-        return False  # small integers and plain bytes have no notion of finite
+    return any(bad_kinds(array))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from tensortap.errors import UsageError
 from tensortap.records import split_tensor_name
 
 __all__ = ["DebugGraph", "node_of"]
@@ -96,7 +97,7 @@ class DebugGraph:
 
     def _add(self, node: Any, copied: dict[str, str]) -> None:
         if node.name in self.inputs:
-            raise ValueError(f"Duplicate node name on device {self.device}: {node.name!r}.")
+            raise UsageError(f"Duplicate node name on device {self.device}: {node.name!r}.")
         self.op_types[node.name] = node.op
         self.devices[node.name] = node.device or self.device
         self.attributes[node.name] = node.attr

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tensortap.errors import UsageError
 from tensortap.reader.datum import DebugTensorDatum
 from tensortap.reader.graph_queries import GraphQueries
 from tensortap.reader.validation import validate_dump
@@ -22,7 +23,7 @@ _Item = TypeVar("_Item")
 Predicate = Callable[[DebugTensorDatum, Any], Any]
 
 
-class WatchKeyDoesNotExistInDebugDumpDirError(ValueError):
+class WatchKeyDoesNotExistInDebugDumpDirError(UsageError):
     """Nothing was dumped under this watch key."""
 
 
@@ -182,7 +183,7 @@ class DebugDumpDir(GraphQueries):
         if device_name is None:
             having = [device for device, keys in self._by_key.items() if debug_watch_key in keys]
             if len(having) > 1:
-                raise ValueError(
+                raise UsageError(
                     f"The debug watch key {debug_watch_key!r} exists on {len(having)} devices; name one of "
                     f"{', '.join(having)}."
                 )
@@ -190,7 +191,7 @@ class DebugDumpDir(GraphQueries):
                 return []
             device_name = having[0]
         elif device_name not in self._by_key:
-            raise ValueError(f"There is no device named {device_name!r} with dumped tensors.")
+            raise UsageError(f"There is no device named {device_name!r} with dumped tensors.")
         return list(self._by_key[device_name].get(debug_watch_key, ()))
 
     def find(
@@ -210,7 +211,7 @@ class DebugDumpDir(GraphQueries):
         """
         excluded = re.compile(exclude_node_names) if exclude_node_names else None
         if device_name is not None and device_name not in self._data:
-            raise ValueError(f"There is no device named {device_name!r} with dumped tensors.")
+            raise UsageError(f"There is no device named {device_name!r} with dumped tensors.")
         found = []
         for datum in self.dumped_tensor_data if device_name is None else self._data[device_name]:
             if excluded is not None and excluded.match(datum.node_name):
@@ -270,7 +271,7 @@ class DebugDumpDir(GraphQueries):
             if len(having) == 1:
                 return having[0]
             if having:
-                raise ValueError(
+                raise UsageError(
                     f"There are multiple ({len(having)}) devices with nodes named {node_name!r}."
                 )
         return super()._device_of(node_name, device_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensortap.errors import NotThereError, UsageError
 from tensortap.reader.debug_graph import DebugGraph, node_of, trace_inputs
 from tensortap.store.source import RunSource
 
@@ -71,7 +72,7 @@ class GraphQueries:
         if device_name is None:
             return [node for graph in self._graphs.values() for node in graph.inputs]
         if device_name not in self._graphs:
-            raise ValueError(f"Invalid device name: {device_name!r}. There are {', '.join(self._graphs)}.")
+            raise UsageError(f"Invalid device name: {device_name!r}. There are {', '.join(self._graphs)}.")
         return list(self._graphs[device_name].inputs)
 
     def node_exists(self, node_name: str, device_name: str | None = None) -> bool:
@@ -80,14 +81,14 @@ class GraphQueries:
         if device_name is None:
             return any(node_name in graph.inputs for graph in self._graphs.values())
         if device_name not in self._graphs:
-            raise ValueError(f"The specified device_name {device_name!r} cannot be found.")
+            raise UsageError(f"The specified device_name {device_name!r} cannot be found.")
         return node_name in self._graphs[device_name].inputs
 
     def node_device(self, node_name: str) -> str | list[str]:
         """The device of a node; a list if several have it."""
         self._need_graphs()
         if node_name not in self._node_devices:
-            raise ValueError(f"Node {node_name!r} does not exist in partition graphs.")
+            raise UsageError(f"Node {node_name!r} does not exist in partition graphs.")
         places = list(self._node_devices[node_name])
         return places[0] if len(places) == 1 else places
 
@@ -146,7 +147,7 @@ class GraphQueries:
         source, target = node_of(src_node_name), node_of(dst_node_name)
         places = [self._device_of(name, device_name) for name in (source, target)]
         if places[0] != places[1]:
-            raise ValueError(
+            raise UsageError(
                 f"Source ({src_node_name}) and destination ({dst_node_name}) are not on the same device: "
                 f"{places[0]} and {places[1]}."
             )
@@ -194,7 +195,7 @@ class GraphQueries:
         )
         if stored:
             raise KeyError(f"There are no source lines for node {node!r}.")
-        raise LookupError(
+        raise NotThereError(
             "Python graph is not available for traceback lookup, and the dump holds no source lines."
         )
 
@@ -210,7 +211,7 @@ class GraphQueries:
 
     def _need_graphs(self) -> None:
         if not self._graphs:
-            raise LookupError("No partition graphs have been loaded: the dump holds none.")
+            raise NotThereError("No partition graphs have been loaded: the dump holds none.")
 
     def _device_of(self, node_name: str, device_name: str | None) -> str:
         if device_name is not None:
@@ -219,11 +220,11 @@ class GraphQueries:
         if len(places) == 1:
             return places[0]
         if places:
-            raise ValueError(
+            raise UsageError(
                 f"There are multiple ({len(places)}) devices with nodes named {node_name!r} but device_name "
                 "is not specified."
             )
-        raise ValueError(f"None of the {len(self.source.devices)} device(s) has a node named {node_name!r}.")
+        raise UsageError(f"None of the {len(self.source.devices)} device(s) has a node named {node_name!r}.")
 
     def _graph_of(self, node_name: str, device_name: str | None) -> DebugGraph:
         self._need_graphs()
@@ -235,7 +236,7 @@ class GraphQueries:
                 (each for each in self._graphs.values() if each.devices.get(node_name) == device), None
             )
         if graph is None:
-            raise ValueError(f"There is no graph of device {device!r}; there are {', '.join(self._graphs)}.")
+            raise UsageError(f"There is no graph of device {device!r}; there are {', '.join(self._graphs)}.")
         if node_name not in graph.inputs:
-            raise ValueError(f"Device {device!r} has no node named {node_name!r}.")
+            raise UsageError(f"Device {device!r} has no node named {node_name!r}.")
         return graph

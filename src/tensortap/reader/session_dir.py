@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensortap.analyze.coverage import Coverage
+from tensortap.errors import NotThereError, UsageError
 from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
@@ -94,7 +95,9 @@ class SessionDir:
         """
         if index < 0 and task is None:
             if -index > len(self.runs):
-                raise LookupError(f"There is no run {index} in {self.root}: it has {len(self.runs)} run(s).")
+                raise NotThereError(
+                    f"There is no run {index} in {self.root}: it has {len(self.runs)} run(s)."
+                )
             return self.runs[index].open(validate=validate)
         matching = [each.path for each in self.runs if each.index == index]
         opened = [open_run(path) for path in matching] if len(matching) > 1 or task is not None else []
@@ -103,13 +106,13 @@ class SessionDir:
         if not matching:
             numbers = sorted({each.index for each in self.runs})
             said = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
-            raise LookupError(
+            raise NotThereError(
                 f"There is no run {index}{'' if task is None else f' of task {task}'}; there are {said}."
             )
         if len(matching) > 1 and task is None:
             tasks = sorted({source.task for source in opened})
             if len(tasks) > 1:
-                raise ValueError(f"Run {index} exists in tasks {tasks}; say which one with task=.")
+                raise UsageError(f"Run {index} exists in tasks {tasks}; say which one with task=.")
         return DebugDumpDir(matching[-1], validate=validate)
 
     def tasks(self) -> list[int]:

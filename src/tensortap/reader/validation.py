@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensortap.errors import UsageError
 from tensortap.reader.datum import DebugTensorDatum
 from tensortap.reader.debug_graph import DebugGraph
 from tensortap.records import split_tensor_name
@@ -22,7 +23,7 @@ def validate_dump(data: Sequence[DebugTensorDatum], graph: DebugGraph) -> None:
     """
     for datum in data:
         if datum.node_name not in graph.inputs:
-            raise ValueError(
+            raise UsageError(
                 f"Node name {datum.node_name!r} is not found in partition graphs of device {graph.device}."
             )
     watched = {(datum.node_name, datum.output_slot) for datum in data}
@@ -44,7 +45,7 @@ def validate_dump(data: Sequence[DebugTensorDatum], graph: DebugGraph) -> None:
                 missing = set()
             if missing:
                 inputs = ", ".join(f"{node}:{slot}" for node, slot in sorted(missing))
-                raise ValueError(
+                raise UsageError(
                     f"Causality violated in timing relations of debug dumps: {datum.node_name} "
                     f"({datum.timestamp}): these input(s) are not satisfied: {inputs}."
                 )

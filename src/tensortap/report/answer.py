@@ -114,7 +114,7 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
             ],
         )
         if finding.source_text:
-            page.line("  ", " " * 9, ("│ ", "dim"), (finding.source_text, "yellow"))
+            page.code(finding.source_text, "yellow")
         caller = _own_line(finding)
         if caller is not None:
             page.columns(
@@ -156,13 +156,10 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
 
 def _own_line(finding: Finding) -> Frame | None:
     """If the line is one of an installed package: the line of the user's own that led there."""
-    if finding.source is None or not _is_installed(finding.source.file):
+    own = finding.node.own_source
+    if finding.source is None or not finding.source.is_installed or own is None or own.is_installed:
         return None
-    return next((each for each in reversed(finding.node.stack) if not _is_installed(each.file)), None)
-
-
-def _is_installed(file: str) -> bool:
-    return _INSTALLED.search(file) is not None
+    return own
 
 
 def _what(finding: Finding) -> str:
@@ -212,17 +209,17 @@ def _others(page: Page, report: Report) -> None:
 
 def _next_commands(page: Page, finding: Finding, directory: Path, is_session: bool = True) -> None:
     where = shlex.quote(short_path(str(directory)))
-    run = f" -r {finding.run}" if is_session else ""
-    task = f" --task {finding.rank}" if finding.rank and is_session else ""
-    looks = [f"tensortap node {where} {shlex.quote(finding.node.name)}{run}{task}"]
+    run = ["-r", str(finding.run)] if is_session else []
+    if finding.rank and is_session:
+        run += ["--task", str(finding.rank)]
     recorded = [each.tensor for each in finding.inputs if each.health is not None]
-    shown = recorded[-1] if recorded else finding.tensor
-    looks.append(f"tensortap show {where} {shlex.quote(shown)}{run}{task}")
+    shown = shlex.quote(recorded[-1] if recorded else finding.tensor)
+    looks = [["node", where, shlex.quote(finding.node.name), *run], ["show", where, shown, *run]]
     if finding.run > 0 and is_session:
-        looks.append(f"tensortap history {where} {shlex.quote(shown)}")
+        looks.append(["history", where, shown])
     page.line()
-    for place, command in enumerate(looks):
-        page.line("  ", (f"{'' if place else 'next':<9}", "dim"), (command, "cyan"))
+    for place, words in enumerate(looks):
+        page.command("" if place else "next", ["tensortap", *words])
 
 
 def _contained(page: Page, report: Report) -> None:

@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from tensortap.engines.graph import Graph
+from tensortap.engines.base import is_session, why_no_session
+from tensortap.engines.graph import Graph, current_graph
 from tensortap.errors import DeadlineExceededError
 from tensortap.run.saver import latest_checkpoint
 from tensortap.run.scaffold import Scaffold, missing_names, run_piece
@@ -27,7 +28,8 @@ class SessionCreator(ABC):
     """Makes engine sessions.
 
     A creator may have an attribute `graph`, the graph its sessions will run; without it, hooks begin on the
-    default graph or on a new one, which is also the default graph while `create_session` runs.
+    default graph or on a new one, which is also the default graph while `create_session` runs. What they add there
+    is carried over if the session has a graph of its own nevertheless.
 
     Example:
         >>> class Ready(SessionCreator):
@@ -50,13 +52,14 @@ class _SessionSource:
     """
 
     def __init__(self, session: Any) -> None:
-        self._ready = session if _is_session(session) else None
-        self._factory = None if _is_session(session) else session
+        self._ready = session if is_session(session) else None
+        self._factory = None if is_session(session) else session
         self._unused: Any = None
         self._graph: Graph | None = None
         if self._ready is None and not callable(self._factory):
             raise TypeError(
                 f"session must be an engine session or a function that makes one, got {session!r}."
+                f"{why_no_session(session)}"
             )
 
     @property
@@ -64,8 +67,7 @@ class _SessionSource:
         if self._ready is not None:
             return self._ready.graph  # type: ignore[no-any-return]
         if self._graph is None:
-            graph = Graph()
-            self._unused = self._make(graph)
+            self._unused = self._make(current_graph() or Graph())
             self._graph = self._unused.graph
         return self._graph
 
@@ -103,9 +105,10 @@ class _SessionSource:
         assert self._factory is not None
         with graph.as_default():
             session = self._factory()
-        if not _is_session(session):
+        if not is_session(session):
             raise TypeError(
                 f"The session factory {self._factory!r} returned {session!r}, which is no engine session."
+                f"{why_no_session(session)}"
             )
         return session
 
@@ -272,14 +275,6 @@ def _init_locally(scaffold: Scaffold, session: Any) -> list[str]:
     return missing_names(session, scaffold.ready_op)
 
 
-def _is_session(candidate: Any) -> bool:
-    return (
-        not isinstance(candidate, type)
-        and callable(getattr(candidate, "run", None))
-        and getattr(candidate, "graph", None) is not None
-    )
-
-
 def as_session_creator(candidate: Any) -> Any:
     """A session creator for whatever a user may pass as one.
 
@@ -302,6 +297,8 @@ def as_session_creator(candidate: Any) -> Any:
         raise TypeError(
             f"{type(candidate).__name__} is a monitored session already; pass its engine session."
         )
-    if _is_session(candidate) or callable(candidate):
+    if is_session(candidate) or callable(candidate):
         return ChiefSessionCreator(session=candidate)
-    raise TypeError(f"{candidate!r} is neither a session creator nor a session. {wanted}")
+    raise TypeError(
+        f"{candidate!r} is neither a session creator nor a session. {wanted}{why_no_session(candidate)}"
+    )

@@ -56,10 +56,7 @@ class LiveSession:
                 own_graph = getattr(live.raw, "graph", None)
                 if own_graph is not None:
                     if own_graph is not graph:
-                        _log.warning(
-                            "The session runs another graph than the one its hooks began on; what they added "
-                            "there is lost. Give the session creator an attribute `graph`."
-                        )
+                        own_graph.adopt(graph)
                     own_graph.finalize()
                     for runner in own_graph.get_collection(GraphKeys.QUEUE_RUNNERS):
                         runner.create_threads(live.raw, coord=live.coord, daemon=True, start=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import importlib
 import itertools
 import logging
 import os
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tensortap.run.writers import SummaryWriter, messages
 
 __all__ = ["EventWriter", "FileWriterCache", "get_event_writer"]
 
@@ -33,12 +34,7 @@ _RETRY_SECS = 30.0
 """A full disk is rarely emptied sooner."""
 
 
-def _messages(name: str) -> Any:
-    """A module of protobuf messages; imported late, because that takes a noticeable time."""
-    return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
-
-
-class EventWriter:
+class EventWriter(SummaryWriter):
     """Writes one event file into a directory.
 
     Args:
@@ -58,14 +54,13 @@ class EventWriter:
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
+        super().__init__()
         self.directory = Path(directory)
-        self.dropped = 0
         self._lock = threading.Lock()
         self._records: Any = None
         self._closed = False
         self._next_flush = self._next_attempt = 0.0
         self._graph_digest: bytes | None = None
-        self._refused: set[str] = set()
         with self._lock:
             self._open()
 
@@ -76,7 +71,7 @@ class EventWriter:
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}."
             f"{next(_file_numbers)}"
         )
-        version = _messages("event").Event(wall_time=time.time(), file_version="brain.Event:2")
+        version = messages("event").Event(wall_time=time.time(), file_version="brain.Event:2")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             file = open(self.directory / name, "ab")  # noqa: SIM115, closed by close()
@@ -117,13 +112,13 @@ class EventWriter:
                 self._failed(error)
 
     def _add(self, step: int = 0, **content: Any) -> None:
-        Event = _messages("event").Event
+        Event = messages("event").Event
 
         self.add_event(Event(wall_time=time.time(), step=int(step), **content))
 
     def add_graph(self, graph_def: Any, step: int = 0) -> None:
         """Write a graph and its meta-graph; the graph that was written last is not repeated."""
-        MetaGraphDef = _messages("meta_graph").MetaGraphDef
+        MetaGraphDef = messages("meta_graph").MetaGraphDef
 
         serialized = graph_def.SerializeToString(deterministic=True)
         digest = hashlib.sha256(serialized).digest()
@@ -137,7 +132,7 @@ class EventWriter:
 
     def add_summary(self, summary: Any, step: int) -> None:
         """Write a `Summary` message, or the bytes of one."""
-        Summary = _messages("summary").Summary
+        Summary = messages("summary").Summary
 
         if isinstance(summary, bytes):
             summary = Summary.FromString(summary)
@@ -145,44 +140,15 @@ class EventWriter:
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         """Write one number."""
-        Summary = _messages("summary").Summary
+        Summary = messages("summary").Summary
 
         self.add_summary(Summary(value=[Summary.Value(tag=tag, simple_value=float(value))]), step)
 
     def add_histogram(self, tag: str, values: Any, step: int) -> None:
         """Write the distribution of an array; values that are not finite are left out."""
-        Summary = _messages("summary").Summary
+        Summary = messages("summary").Summary
 
         self.add_summary(Summary(value=[Summary.Value(tag=tag, histo=_histogram(values))]), step)
-
-    def add_value(self, tag: str, value: Any, step: int) -> None:
-        """Write whatever a run returned: `Summary` bytes or messages, numbers, or arrays as histograms.
-
-        A value that cannot be summarised is said once per tag and counted as dropped.
-        """
-        try:
-            self._add_value(tag, value, step)
-        except Exception as error:
-            self.dropped += 1
-            if tag not in self._refused:
-                self._refused.add(tag)
-                _log.warning("Cannot write a summary of %r, got %s: %s", tag, type(value).__name__, error)
-
-    def _add_value(self, tag: str, value: Any, step: int) -> None:
-        array = None if hasattr(value, "SerializeToString") else np.asarray(value)
-        if array is not None and array.dtype.kind in "SO" and array.ndim == 0:
-            # NumPy cuts trailing zeros off bytes of fixed length, so take the original if there is one.
-            value, array = value if isinstance(value, bytes) else array.item(), None
-        if array is None:
-            if value is None:
-                raise TypeError("there is no value")
-            self.add_summary(value, step)
-            return
-        numbers = np.abs(array) if array.dtype.kind == "c" else array.astype(np.float64)
-        if array.ndim == 0:
-            self.add_scalar(tag, float(numbers), step)
-        else:
-            self.add_histogram(tag, numbers, step)
 
     def add_session_start(self, step: int) -> None:
         """Note that a session starts at `step`; TensorBoard then drops later steps of an earlier session."""
@@ -193,13 +159,13 @@ class EventWriter:
         self._add_session_log("CHECKPOINT", step, checkpoint_path=path)
 
     def _add_session_log(self, status: str, step: int, **content: Any) -> None:
-        SessionLog = _messages("event").SessionLog
+        SessionLog = messages("event").SessionLog
 
         self._add(step, session_log=SessionLog(status=SessionLog.SessionStatus.Value(status), **content))
 
     def add_run_metadata(self, run_metadata: Any, tag: str, step: int = 0) -> None:
         """Write a `RunMetadata` message, or the bytes of one, under a tag such as `step_7`."""
-        TaggedRunMetadata = _messages("event").TaggedRunMetadata
+        TaggedRunMetadata = messages("event").TaggedRunMetadata
 
         content = run_metadata if isinstance(run_metadata, bytes) else run_metadata.SerializeToString()
         self._add(step, tagged_run_metadata=TaggedRunMetadata(tag=tag, run_metadata=content))
@@ -271,7 +237,7 @@ _HISTOGRAM_BUCKETS = 30
 
 
 def _histogram(values: Any) -> Any:
-    HistogramProto = _messages("summary").HistogramProto
+    HistogramProto = messages("summary").HistogramProto
 
     flat = np.asarray(values).astype(np.float64).ravel()
     flat = flat[np.isfinite(flat)]

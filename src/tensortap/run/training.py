@@ -50,6 +50,8 @@ def MonitoredTrainingSession(
     save_graph_def: bool = True,
     *,
     session: Any,
+    max_recoveries: int | None = 10,
+    recovery_backoff_secs: float = 1.0,
 ) -> MonitoredSession:
     """A `MonitoredSession` for training: restores, counts steps, and saves summaries and checkpoints.
 
@@ -76,6 +78,8 @@ def MonitoredTrainingSession(
         summary_dir: where summaries go; `checkpoint_dir` by default.
         save_graph_def: whether to write `graph.pbtxt` beside the checkpoints.
         session: an engine session, or a function without arguments that makes one.
+        max_recoveries: how many recoveries in a row without a completed run, as in `MonitoredSession`.
+        recovery_backoff_secs: how long they wait, as in `MonitoredSession`.
 
     Example:
         >>> import tempfile, torch
@@ -89,10 +93,14 @@ def MonitoredTrainingSession(
     """
     scaffold = scaffold or Scaffold()
     user_hooks = check_hooks(hooks)
+    recovery: dict[str, Any] = {
+        "max_recoveries": max_recoveries,
+        "recovery_backoff_secs": recovery_backoff_secs,
+    }
     creator: SessionCreator
     if not is_chief:
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs=max_wait_secs, session=session)
-        return MonitoredSession(creator, user_hooks, stop_grace_period_secs)
+        return MonitoredSession(creator, user_hooks, stop_grace_period_secs, **recovery)
 
     summary_steps, summary_secs = _period(
         save_summaries_steps, save_summaries_secs, default_steps=DEFAULT_SUMMARY_STEPS
@@ -125,7 +133,7 @@ def MonitoredTrainingSession(
             )
         )
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, session=session)
-    return MonitoredSession(creator, [*all_hooks, *user_hooks], stop_grace_period_secs)
+    return MonitoredSession(creator, [*all_hooks, *user_hooks], stop_grace_period_secs, **recovery)
 
 
 def _period(

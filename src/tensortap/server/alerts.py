@@ -13,7 +13,7 @@ import numpy as np
 from tensortap.records import Record, RecordBatch, tensor_name
 from tensortap.store.batch import pills_of
 from tensortap.store.health import PILL_COLUMNS, PILL_OP
-from tensortap.store.values import numpy_dtype
+from tensortap.store.values import bad_kinds, numpy_dtype
 
 __all__ = ["CAPACITY", "Alert", "AlertRegistry"]
 
@@ -22,8 +22,6 @@ CAPACITY = 100
 
 _KINDS = ("nan", "neg_inf", "pos_inf")
 _COLUMNS = [PILL_COLUMNS.index(kind) for kind in _KINDS]
-_CHUNK = 1 << 15
-"""Elements looked at together: few enough that they and what is found about them stay in the cache."""
 
 
 @dataclass(slots=True)
@@ -137,15 +135,6 @@ def _bad_kinds(record: Record) -> tuple[bool, bool, bool]:
         return nan, negative, positive
     if record.debug_op == "DebugNanCount":
         return bool(np.frombuffer(record.data, kind).any()), False, False
-    if record.debug_op != "DebugIdentity" or kind.kind not in "fc":
+    if record.debug_op != "DebugIdentity":
         return good
-    found = np.zeros(3, bool)
-    values = np.frombuffer(record.data, kind)
-    if kind.kind == "c":
-        values = values.view(f"f{kind.itemsize // 2}")
-    for start in range(0, len(values), _CHUNK):
-        part = values[start : start + _CHUNK]
-        if not np.isfinite(part).all():
-            found |= [np.isnan(part).any(), np.isneginf(part).any(), np.isposinf(part).any()]
-    nan, negative, positive = found.tolist()
-    return nan, negative, positive
+    return bad_kinds(np.frombuffer(record.data, kind))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensortap.errors import UsageError
 from tensortap.server.gates import CLOSED, WatchKey
 from tensortap.server.graph_index import GraphIndex
 from tensortap.server.handler import StreamHandler
@@ -122,7 +123,7 @@ class DebugServer:
     def start(self) -> DebugServer:
         """Bind the ports and begin to serve."""
         if self._state != "new":
-            raise ValueError(f"The server is {self._state}; make a new one.")
+            raise UsageError(f"The server is {self._state}; make a new one.")
         from tensortap.server.service import make_grpc_server
 
         self.root.mkdir(parents=True, exist_ok=True)
@@ -358,11 +359,11 @@ def is_loopback(host: str) -> bool:
 
 def _check_trust(host: str, token: str | None, cert: object, key: object) -> None:
     if (cert is None) != (key is None):
-        raise ValueError("TLS needs both files: the certificate (tls_cert) and its key (tls_key).")
+        raise UsageError("TLS needs both files: the certificate (tls_cert) and its key (tls_key).")
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise ValueError("The token must be printable ASCII characters without spaces.")
+        raise UsageError("The token must be printable ASCII characters without spaces.")
     if not is_loopback(host) and token is None:
-        raise ValueError(
+        raise UsageError(
             f"Listening on {host} lets other machines stream to and read from this server: "
             "give it a token (--token or TENSORTAP_TOKEN), or stay on 127.0.0.1 and use an SSH tunnel."
         )
@@ -376,7 +377,7 @@ def _key_and_certificate(key: str | Path, cert: str | Path) -> tuple[bytes, byte
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except ssl.SSLError as error:
-        raise ValueError(
+        raise UsageError(
             f"{cert} and {key} are no certificate and its key: {error.reason or error}."
         ) from error
     return contents
@@ -396,7 +397,7 @@ def free_socket(host: str, port: int) -> socket.socket:
         made.listen(128)
     except OverflowError:
         made.close()
-        raise ValueError(f"{port} is no port; they go from 1 to 65535, and 0 takes a free one.") from None
+        raise UsageError(f"{port} is no port; they go from 1 to 65535, and 0 takes a free one.") from None
     except OSError as error:
         made.close()
         hint = " Is another server running?" if error.errno == errno.EADDRINUSE else ""

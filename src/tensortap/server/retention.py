@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tensortap.errors import UsageError
 from tensortap.server.job import Job
 from tensortap.store.session import list_runs, remove_run, run_size
 
@@ -43,9 +44,9 @@ class DiskKeeper:
         removed: Callable[[int], None] = lambda number: None,
     ) -> None:
         if max_bytes is not None and max_bytes <= 0:
-            raise ValueError(f"max_bytes must be positive, got {max_bytes}.")
+            raise UsageError(f"max_bytes must be positive, got {max_bytes}.")
         if max_age is not None and max_age <= 0:
-            raise ValueError(f"max_age must be positive, got {max_age}.")
+            raise UsageError(f"max_age must be positive, got {max_age}.")
         self._jobs = jobs
         self._max_bytes = max_bytes
         self._max_age = max_age

@@ -79,12 +79,14 @@ class Meter:
         self.budget = budget or Budget()
         self.limit = self.budget.session_limit
         self.used = 0
+        self._resets = 0
         self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Count from zero again."""
         with self._lock:
             self.used = 0
+            self._resets += 1
 
     def start_run(self) -> RunMeter:
         """A meter for the records of one run, that counts for the session too."""
@@ -97,6 +99,8 @@ class RunMeter:
     def __init__(self, session: Meter) -> None:
         self.session = session
         self.used = 0
+        self._resets = 0
+        self._in_session = 0
 
     def refusal(self, nbytes: int) -> str | None:
         """Why a value of this size may not be written; None, and it is counted, if it may."""
@@ -109,15 +113,22 @@ class RunMeter:
                 return OVER_RUN_BUDGET
             if session.used + nbytes >= session.limit:
                 return OVER_SESSION_BUDGET
-            self.used += nbytes
-            session.used += nbytes
+            self._count(nbytes)
         return None
 
-    def refund(self, nbytes: int) -> None:
-        """Give back what was granted and then not written."""
+    def refund(self, nbytes: int | None = None) -> None:
+        """Give back what was granted and then not written; without a number, all that is left of the run."""
         with self.session._lock:
-            self.used -= nbytes
-            self.session.used -= nbytes
+            self._count(-self.used if nbytes is None else -nbytes)
+
+    def _count(self, nbytes: int) -> None:
+        session = self.session
+        if self._resets != session._resets:  # what was counted before is forgotten already
+            self._resets, self._in_session = session._resets, 0
+        change = max(nbytes, -self._in_session)
+        self.used += nbytes
+        self._in_session += change
+        session.used += change
 
     def explain(self, reason: str) -> str:
         """A sentence for the first record that is refused for this reason."""

@@ -155,10 +155,11 @@ class FileSink:
         self._queue.submit(lambda: self._complete(end))
 
     def discard(self) -> None:
-        """Delete the run directory, finished or not."""
+        """Delete the run directory, finished or not; its bytes count no more."""
         if not self._is_orphan():
             self._finished = True
             self._parcel = _Parcel()
+            self._meter.refund()
             self._queue.submit(self._remove)
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -191,6 +192,7 @@ class FileSink:
                 return
         except BaseException:  # the user lost patience with a slow disk
             self.counts.drop(INTERRUPTED, parcel.records)
+            self._meter.refund(parcel.value_bytes)
             raise
         self.counts.drop(QUEUE_FULL, parcel.records)
         self._meter.refund(parcel.value_bytes)

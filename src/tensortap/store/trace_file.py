@@ -19,6 +19,8 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import IO, Any
 
+from tensortap.errors import UsageError
+
 __all__ = [
     "OUR_DATA",
     "Event",
@@ -45,11 +47,11 @@ _MAX_MICROS = 1 << 63
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-class TraceFileError(ValueError):
+class TraceFileError(UsageError):
     """A file that is no trace, or half of one; the message names it."""
 
 
-class TraceTooLargeError(ValueError):
+class TraceTooLargeError(UsageError):
     """A trace that would be larger than it may be. Nothing was left on disk."""
 
 

@@ -1,4 +1,9 @@
-"""Graphs as `GraphDef` messages, the form TensorBoard and tfdbg read."""
+"""Graphs as `GraphDef` messages, the form TensorBoard and tfdbg read.
+
+The message has room for floats of 32 bits only. A number that does not fit, such as a learning rate of 0.1 or the
+smallest double, is written as it fits, for whoever reads the field's message, and once more as text in an attribute
+`_exact_<name>`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,9 @@ from tensortap.records import Node
 if TYPE_CHECKING:
     from tensortap.engines.graph import Graph
 
-__all__ = ["DTYPE_NUMBERS", "GraphEncoder", "graph_to_proto", "nodes_to_proto"]
+__all__ = ["DTYPE_NUMBERS", "GraphEncoder", "graph_to_proto", "nodes_to_proto", "read_attribute"]
+
+_EXACT = "_exact_"
 
 # The numbers of the DataType enum in the field's messages.
 DTYPE_NUMBERS = {
@@ -94,6 +101,7 @@ def _write_node(node: Node, message: Any) -> None:
     message.input.extend(f"^{name}" for name in node.control_inputs)
     for key, value in node.attributes.items():
         _write_attribute(value, message.attr[key])
+        _write_exact(key, value, message.attr)
     for spec in node.outputs:
         shape = message.attr["_output_shapes"].list.shape.add()
         for size in spec.shape:
@@ -119,6 +127,43 @@ def _write_attribute(value: Any, message: Any) -> None:
         _write_list(value, message.list)
     else:
         message.s = str(value).encode()
+
+
+def _write_exact(key: str, value: Any, attributes: Any) -> None:
+    """Write floats as text that do not come back as they were."""
+    kind = attributes[key].WhichOneof("value")
+    if kind == "f" and attributes[key].f != value:
+        attributes[_EXACT + key].s = repr(value).encode()
+    elif kind == "list" and attributes[key].list.f and list(attributes[key].list.f) != value:
+        attributes[_EXACT + key].list.s.extend(repr(each).encode() for each in value)
+
+
+def read_attribute(attributes: Any, key: str) -> Any:
+    """An argument of a node in a message, whichever engine wrote it.
+
+    >>> graph = nodes_to_proto([Node("n", "op", attributes={"lr": 0.1})])
+    >>> read_attribute(graph.node[0].attr, "lr")
+    0.1
+    """
+    message = attributes[key]
+    kind = message.WhichOneof("value")
+    if kind is None:
+        return None
+    value = getattr(message, kind)
+    if kind == "s":
+        return value.decode("utf-8", "replace")
+    exact = attributes.get(_EXACT + key)
+    if kind == "list":
+        if exact is not None:
+            return [float(each) for each in exact.list.s]
+        for part in ("i", "f", "b", "s", "type"):
+            items = list(getattr(value, part))
+            if items:
+                return [each.decode("utf-8", "replace") if part == "s" else each for each in items]
+        return []
+    if exact is not None:
+        return float(exact.s)
+    return value if kind in ("i", "f", "b", "type") else str(value)
 
 
 def _write_list(values: list[Any], message: Any) -> None:

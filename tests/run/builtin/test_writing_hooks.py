@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from google.protobuf import text_format
 from tensorboard.compat.proto.event_pb2 import SessionLog
 from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from tensortap.engines.graph import GraphKeys
 from tensortap.errors import AbortedError, CheckpointError
@@ -398,3 +401,71 @@ def test_a_given_writer_is_used(tmp_path: Path) -> None:  # B22
     with MonitoredSession(CounterSession(step), [hook]) as session:
         session.run()
     assert scalars(tmp_path) == [(1, "loss", 2.0)]
+
+
+class Scalars:
+    """The least a writer can be."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.written.append((tag, value, step))
+
+
+def test_every_writer_does_for_every_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # B20 B22
+    # Or TensorBoard would import TensorFlow, which takes long and does not go well with PyTorch.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
+    from torch.utils.tensorboard import SummaryWriter
+
+    theirs, least = SummaryWriter(str(tmp_path)), Scalars()
+    summary = Summary(value=[Summary.Value(tag="message", simple_value=4.0)])
+
+    def step() -> dict[str, Any]:
+        return {"loss": 2.0, "array": [1.0, 2.0], "ready": summary}
+
+    for writer in (theirs, least):
+        hooks = [
+            SummarySaverHook(save_steps=1, summary_writer=writer, summary_op=["loss", "array", "ready"]),
+            StepCounterHook(every_n_steps=1, summary_writer=writer),
+        ]
+        with MonitoredSession(CounterSession(step), hooks) as session:
+            session.run("loss")
+            session.run("loss")
+    theirs.close()
+    assert (1, "loss", 2.0) in scalars(tmp_path)
+    assert (2, "message", 4.0) in scalars(tmp_path)
+    histograms = [v.tag for e in read_events(tmp_path) for v in e.summary.value if v.HasField("histo")]
+    assert histograms == ["array", "array"]
+    assert [each for each in least.written if each[0] != "global_step/sec"] == [
+        ("loss", 2.0, 1),
+        ("message", 4.0, 1),
+        ("loss", 2.0, 2),
+        ("message", 4.0, 2),
+    ]
+    assert [each[0] for each in least.written].count("global_step/sec") == 1
+    assert caplog.text.count("Cannot write a summary of 'array'") == 1  # by the one without histograms
+
+
+@pytest.mark.parametrize("hook", [SummarySaverHook, StepCounterHook])
+def test_what_is_no_writer_is_refused_at_once(hook: Any, tmp_path: Path) -> None:
+    more = {"summary_op": "y", "save_steps": 1} if hook is SummarySaverHook else {}
+    with pytest.raises(TypeError, match=r"add_scalar\(tag, value, step\).*got str"):
+        hook(summary_writer=str(tmp_path), **more)
+
+
+def test_a_writer_that_fails_does_not_stop_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    class Full:
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            raise OSError("no space left")
+
+    hooks = [
+        SummarySaverHook(save_steps=1, summary_writer=Full(), summary_op="y"),
+        StepCounterHook(every_n_steps=1, summary_writer=Full()),
+    ]
+    with MonitoredSession(CounterSession(), hooks) as session:
+        for _ in range(3):
+            session.run("y")
+    assert caplog.text.count("no space left") == 2, "each says so once"

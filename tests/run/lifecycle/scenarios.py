@@ -577,6 +577,44 @@ def thread_and_body_fail(world: Any) -> None:
         raise ValueError("body")
 
 
+# --- creators of the user's -----------------------------------------------------------------------
+
+
+@scenario
+def built_in_hooks_with_a_creator_of_the_users(world: Any) -> None:
+    with world.monitored([world.stop_at(2), world.step_counter(), world.hook("a")]) as session:
+        while not session.should_stop():
+            run(world, session)
+
+
+def adds_a_node(world: Any) -> Any:
+    """A hook that extends the graph in begin and fetches what it added in every run."""
+    hook = world.hook("a")
+    hook.plan["begin"] = iter([lambda: setattr(hook, "request", world.args(world.derive("more")))])
+    return hook
+
+
+@scenario
+def creator_that_wraps_a_chief(world: Any) -> None:
+    with world.wrapped([adds_a_node(world), world.stop_at(2)]) as session:
+        world.log.append(f"same graph:{session.graph is world.graph}")
+        while not session.should_stop():
+            run(world, session)
+
+
+@scenario
+def node_added_in_begin_survives_a_recovery(world: Any) -> None:
+    with world.monitored([adds_a_node(world)], engine=[None, world.aborted()]) as session:
+        run(world, session)
+        run(world, session)
+
+
+@scenario
+def results_are_fetched_with_and_without_a_slot(world: Any) -> None:
+    with world.monitored([world.hook("a", request=world.args(["y:0", world.y]))]) as session:
+        world.log.append(f"returned:{plain(session.run(['y:0', world.y], feed_dict={world.x: 3}))}")
+
+
 # --- the session without recovery -----------------------------------------------------------------
 
 

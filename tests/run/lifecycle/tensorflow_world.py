@@ -19,6 +19,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import scenarios  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+import tensortap as tt  # noqa: E402
+
 v1 = tf.compat.v1
 v1.logging.set_verbosity(v1.logging.FATAL)
 GRACE_SECS = 5
@@ -96,6 +98,28 @@ class TensorFlowWorld:
 
         return v1.train.MonitoredSession(Creator(), hooks, stop_grace_period_secs=GRACE_SECS)
 
+    def wrapped(self, hooks: Any) -> Any:
+        world = self
+
+        class Creator(v1.train.SessionCreator):
+            def __init__(self) -> None:
+                self.chief = v1.train.ChiefSessionCreator()
+
+            def create_session(self) -> Any:
+                world.log.append("create")
+                return self.chief.create_session()
+
+        return v1.train.MonitoredSession(Creator(), hooks, stop_grace_period_secs=GRACE_SECS)
+
+    def stop_at(self, last_step: int) -> Any:
+        return v1.train.StopAtStepHook(last_step=last_step)
+
+    def step_counter(self) -> Any:
+        return v1.train.StepCounterHook(every_n_steps=1)
+
+    def derive(self, name: str) -> Any:
+        return tf.add(self.y, 1, name=name)
+
     def singular(self, hooks: Any) -> Any:
         return v1.train.SingularMonitoredSession(hooks, stop_grace_period_secs=GRACE_SECS)
 
@@ -106,9 +130,23 @@ def play(name: str) -> list[str]:
         return scenarios.play(name, world)
 
 
+def refusals() -> dict[str, str]:
+    """What our sessions say to a session of TensorFlow's own."""
+    said = {}
+    with tf.Graph().as_default(), v1.Session() as session:
+        for take in (tt.MonitoredSession, tt.DumpingDebugWrapperSession, tt.GrpcDebugWrapperSession):
+            arguments = [] if take is tt.MonitoredSession else ["localhost:6064"]
+            try:
+                take(session, *arguments)
+            except TypeError as error:
+                said[take.__name__] = str(error)
+    return said
+
+
 def main() -> None:
     v1.disable_eager_execution()
-    json.dump({name: play(name) for name in scenarios.SCENARIOS}, sys.stdout)
+    logs = {name: play(name) for name in scenarios.SCENARIOS}
+    json.dump({"logs": logs, "refusals": refusals()}, sys.stdout)
 
 
 if __name__ == "__main__":

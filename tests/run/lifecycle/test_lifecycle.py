@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 import tensortap.errors as errors
-from tensortap.engines.graph import Graph
+from tensortap.engines.graph import Graph, get_default_graph
 from tensortap.run.args import SessionRunArgs
-from tensortap.run.creators import SessionCreator
+from tensortap.run.builtin.counter import StepCounterHook
+from tensortap.run.builtin.stopping import StopAtStepHook
+from tensortap.run.creators import ChiefSessionCreator, SessionCreator
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.monitored import MonitoredSession, SingularMonitoredSession
 
@@ -149,16 +151,16 @@ class OurWorld:
         return SessionRunArgs(fetches, feed_dict)
 
     def aborted(self) -> Exception:
-        return errors.AbortedError(None, "planted")
+        return errors.AbortedError(None, None, "planted")
 
     def unavailable(self) -> Exception:
-        return errors.UnavailableError(None, "planted")
+        return errors.UnavailableError(None, None, "planted")
 
     def out_of_range(self) -> Exception:
-        return errors.OutOfRangeError(None, "planted")
+        return errors.OutOfRangeError(None, None, "planted")
 
     def subclassed(self, error: Exception, name: str) -> Exception:
-        return type(name, (type(error),), {})(None, "planted")
+        return type(name, (type(error),), {})(None, None, "planted")
 
     def _session(self, failures: Any, close_error: Any = None) -> CounterSession:
         def step(x: int = 1, z: int = 0) -> dict[str, int]:
@@ -184,13 +186,36 @@ class OurWorld:
         with self.graph.as_default():
             return MonitoredSession(Creator(), hooks, stop_grace_period_secs=5)
 
+    def wrapped(self, hooks: Any) -> Any:
+        world = self
+
+        class Creator(SessionCreator):
+            def __init__(self) -> None:
+                self.chief = ChiefSessionCreator(session=lambda: world._session(()))
+
+            def create_session(self) -> Any:
+                world.log.append("create")
+                return self.chief.create_session()
+
+        with self.graph.as_default():
+            return MonitoredSession(Creator(), hooks, stop_grace_period_secs=5)
+
+    def stop_at(self, last_step: int) -> Any:
+        return StopAtStepHook(last_step=last_step)
+
+    def step_counter(self) -> Any:
+        return StepCounterHook(every_n_steps=1)
+
+    def derive(self, name: str) -> Any:
+        return get_default_graph().add_derived(name, lambda y: y + 1, ["y:0"])
+
     def singular(self, hooks: Any) -> Any:
         with self.graph.as_default():
             return SingularMonitoredSession(hooks, session=self._session(()), stop_grace_period_secs=5)
 
 
 @pytest.fixture(scope="module")
-def tensorflow_logs() -> dict[str, list[str]]:
+def tensorflow_world() -> dict[str, Any]:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed, so there is nothing to compare with")
     script = Path(__file__).with_name("tensorflow_world.py")
@@ -199,8 +224,22 @@ def tensorflow_logs() -> dict[str, list[str]]:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    logs: dict[str, list[str]] = json.loads(done.stdout)
+    world: dict[str, Any] = json.loads(done.stdout)
+    return world
+
+
+@pytest.fixture(scope="module")
+def tensorflow_logs(tensorflow_world: dict[str, Any]) -> dict[str, list[str]]:
+    logs: dict[str, list[str]] = tensorflow_world["logs"]
     return logs
+
+
+def test_a_session_of_tensorflow_is_refused_with_what_to_do_instead(tensorflow_world: dict[str, Any]) -> None:
+    said = tensorflow_world["refusals"]
+    assert list(said) == ["MonitoredSession", "DumpingDebugWrapperSession", "GrpcDebugWrapperSession"]
+    for sentence in said.values():
+        assert "Sessions of TensorFlow have no engine here yet." in sentence
+        assert "`tensortap serve`" in sentence
 
 
 def test_every_scenario_is_played_by_tensorflow(tensorflow_logs: dict[str, list[str]]) -> None:

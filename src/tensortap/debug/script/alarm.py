@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tensortap.records import Record, RecordBatch
-from tensortap.sink.filters import BAD_SLOTS, has_inf_or_nan
+from tensortap.sink.filters import BAD_SLOTS, array_of
 from tensortap.store.batch import pills_of
+from tensortap.store.health import PILL_COLUMNS, PILL_OP
 
 __all__ = ["Alarm", "Condition"]
 
-_KINDS_KEPT = 100_000  # names of a program that never repeats itself must not fill the memory
+_TENSORS_KEPT = 100_000  # names of a program that never repeats itself must not fill the memory
 
 
 Condition = Callable[[Sequence[float]], bool]
 """A user's idea of bad: asked about the numbers of a health pill."""
 
-_NAN, _NEGATIVE, _POSITIVE, _BAD, _CONDITION = 1, 2, 4, 8, 16
+_NAN, _NEGATIVE, _POSITIVE, _CONDITION = 1, 2, 4, 8
 
 
 class Alarm:
-    """Remembers which tensors had which kind of bad value.
+    """Remembers which tensors had which kinds of bad values.
 
     Args:
         condition: what is bad besides NaN and infinities.
@@ -39,15 +42,13 @@ class Alarm:
 
     def __init__(self, condition: Condition | None = None) -> None:
         self._condition = condition
-        self._known: set[tuple[str, int, int]] = set()
+        self._known: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
     def rings(self, batch: RecordBatch) -> bool:
         """Whether a health pill in the batch tells of a kind of bad value that its tensor has not had before."""
-        is_pill, values = pills_of(batch)
-        kinds = (values[:, BAD_SLOTS] > 0) @ np.array([_NAN, _NEGATIVE, _POSITIVE])
-        if self._condition is not None:
-            kinds += _CONDITION * np.array([self._condition(row) for row in values.tolist()], np.int64)
+        is_pill, pills = pills_of(batch)
+        kinds = self._kinds(pills)
         rows = kinds > 0
         if not rows.any():
             return False
@@ -59,14 +60,28 @@ class Alarm:
 
     def rings_for(self, record: Record) -> bool:
         """The same for a record of its own."""
-        if record.debug_op != "DebugNumericSummary" or not has_inf_or_nan(record):
+        if record.debug_op != PILL_OP or record.data is None:
             return False
-        return self.is_news([(record.node_name, record.output_slot, _BAD)])
+        pill = array_of(record)
+        if pill is None or pill.size < len(PILL_COLUMNS):
+            return False
+        kinds = int(self._kinds(pill.reshape(1, -1))[0])
+        return kinds > 0 and self.is_news([(record.node_name, record.output_slot, kinds)])
 
     def is_news(self, seen: list[tuple[str, int, int]]) -> bool:
-        """Whether one of these (node, slot, kinds) is new; they are known from then on."""
+        """Whether one of these (node, slot, kinds) tells of a kind that is new; it is known from then on."""
+        news = False
         with self._lock:
-            before = len(self._known)
-            if before < _KINDS_KEPT:
-                self._known.update(seen)
-            return len(self._known) > before
+            for node, slot, kinds in seen:
+                before = self._known.get((node, slot), 0)
+                if kinds & ~before and (before or len(self._known) < _TENSORS_KEPT):
+                    self._known[node, slot] = before | kinds
+                    news = True
+        return news
+
+    def _kinds(self, pills: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """What is bad in each of these health pills, as a sum of kinds."""
+        kinds: npt.NDArray[np.int64] = (pills[:, BAD_SLOTS] > 0) @ np.array([_NAN, _NEGATIVE, _POSITIVE])
+        if self._condition is not None:
+            kinds += _CONDITION * np.array([self._condition(row) for row in pills.tolist()], np.int64)
+        return kinds

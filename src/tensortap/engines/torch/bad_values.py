@@ -4,7 +4,7 @@ A summary says that a value turned bad; what it was made of is gone by the time 
 makes a NaN or an infinity of good inputs, its inputs and outputs are recorded whole. A NaN that comes of infinities
 counts as made too: infinities can be intended, as in the mask of an attention, and NaN never is.
 
-The native observer decides by itself in the same way, and only asks to `keep`.
+The native observer finds them by itself in the same way, and asks whether it `wants` and to `keep` them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tensortap.engines.torch import devices
+from tensortap.engines.torch.sparse import publish_places
 from tensortap.engines.torch.values import has_data, spec_of, view_of
 from tensortap.ops.debug_ops import DebugIdentity
 from tensortap.records import Node
@@ -88,17 +89,23 @@ class BadValues:
             # What was not summarised is as good or bad as what it was made of.
             found |= known.setdefault(node.tensor(slot), inherited)
         made = found & NAN & ~inherited if inherited else found
-        if made and self.is_new(node, made) and self._left:
-            self._left -= 1
+        if made and self.wants(node, made):
             gone = set(written)
             kept = (None if id(tensor) in gone or not has_data(tensor) else tensor for tensor in tensors)
             self.keep(node, outputs, zip(node.inputs, kept, strict=False), self._op_began)
 
-    def is_new(self, node: Node, made: int) -> bool:
-        """Whether a node has not been shown making such a value before; it counts as shown from now on."""
+    def wants(self, node: Node, made: int) -> bool:
+        """Whether to record a node that has made such values: for the first time, and within the limit of the run.
+
+        It counts as shown from now on, by its name: what a program does in every run, in whatever shapes, must not
+        use up the limit of the run in which something new happens.
+        """
         before = self._shown.get(node.name, 0)
         self._shown[node.name] = before | made
-        return bool(made & ~before)
+        if not made & ~before or not self._left:
+            return False
+        self._left -= 1
+        return True
 
     def keep(
         self,
@@ -133,3 +140,4 @@ class BadValues:
         node = Node(node_name, "", outputs=(spec_of(tensor),) * (output + 1), device=device)
         everywhere = ((_IDENTITY, tuple(range(len(self._publisher.sinks)))),)
         self._publisher.publish(everywhere, node, output, view_of(tensor), device, timestamp)
+        publish_places(self._publisher, everywhere, node, output, tensor, device, timestamp)

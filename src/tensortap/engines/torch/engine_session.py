@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensortap.engines.base import default_session
-from tensortap.engines.graph import Graph, current_graph
+from tensortap.engines.graph import GLOBAL_STEP, Graph, current_graph
 from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.engines.structure import leaves
 from tensortap.engines.torch import checkpoint, devices
@@ -26,7 +26,7 @@ from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.profiling import has_compiled_modules, step_recorded
 from tensortap.engines.torch.program import Program, variable_node
-from tensortap.engines.torch.request import GLOBAL_STEP, Request
+from tensortap.engines.torch.request import Request
 from tensortap.engines.torch.values import snapshot, to_numpy
 from tensortap.errors import FeedError, SessionClosedError
 from tensortap.records import Circumstances, Device, Node, RunInfo, TensorSpec
@@ -69,8 +69,7 @@ class EngineSession:
         """Beyond which runs are not recorded that are only watched; None for none."""
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
-        self.result_keys: tuple[str, ...] | None = None
-        """Keys of what the step returned last; None before the first run."""
+        self._result_keys: tuple[str, ...] | None = None
         self._graph.global_step = GLOBAL_STEP
         step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),))
         variables = (
@@ -104,6 +103,17 @@ class EngineSession:
     @global_step.setter
     def global_step(self, value: int) -> None:
         self._global_step = int(value)
+
+    @property
+    def result_keys(self) -> tuple[str, ...] | None:
+        """Keys of what the step returned last; None before the first run."""
+        return self._result_keys
+
+    @result_keys.setter
+    def result_keys(self, keys: tuple[str, ...]) -> None:
+        if keys != self._result_keys:
+            self._result_keys = keys
+            self._graph.record_results(keys)
 
     @property
     def closed(self) -> bool:

@@ -19,22 +19,28 @@ OnGradient = Callable[[str, torch.Tensor], None]
 """`on_gradient(path, parameter)`: the parameter's `grad` is complete."""
 
 
+_registering = threading.Lock()
+"""Threads may run one session: what one takes off a parameter, another may be just adding to."""
+
+
 @contextmanager
 def gradients_announced(program: Program, on_gradient: OnGradient) -> Iterator[None]:
     """Call a function for every gradient that becomes complete in the block, in this thread and process."""
     hooked: list[tuple[nn.Parameter, Any]] = []
     try:
-        for path, parameter in program.parameters():
-            if parameter.requires_grad and parameter.is_leaf:
-                register: Any = parameter.register_post_accumulate_grad_hook
-                hooked.append((parameter, register(_hook(path, on_gradient))))
+        with _registering:
+            for path, parameter in program.parameters():
+                if parameter.requires_grad and parameter.is_leaf:
+                    register: Any = parameter.register_post_accumulate_grad_hook
+                    hooked.append((parameter, register(_hook(path, on_gradient))))
         yield
     finally:
-        for parameter, handle in hooked:
-            handle.remove()
-            if not parameter._post_accumulate_grad_hooks:
-                # Leave the parameter as it was: an empty dict would look like a change to torch.compile.
-                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
+        with _registering:
+            for parameter, handle in hooked:
+                handle.remove()
+                if not parameter._post_accumulate_grad_hooks:
+                    # Leave the parameter as it was: an empty dict would look like a change to torch.compile.
+                    parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
 
 
 def _hook(path: str, on_gradient: OnGradient) -> Callable[[torch.Tensor], None]:

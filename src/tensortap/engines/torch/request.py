@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tensortap.engines.graph import Graph, TensorRef
+from tensortap.engines.graph import GLOBAL_STEP, Graph, TensorRef
 from tensortap.engines.structure import leaves, map_leaves
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.results import as_mapping, fetched
@@ -25,9 +25,7 @@ from tensortap.suggest import nearest
 if TYPE_CHECKING:
     from tensortap.engines.torch.engine_session import EngineSession
 
-__all__ = ["GLOBAL_STEP", "Request", "resolve"]
-
-GLOBAL_STEP = "global_step:0"
+__all__ = ["Request", "resolve"]
 
 
 @dataclass
@@ -108,6 +106,8 @@ class _Outcome:
         state = session.read_state(name)
         if state is not None:
             return state
+        if name.removesuffix(":0") in self.returned:
+            return fetched(self.returned[name.removesuffix(":0")])
         hint = _suggest(str(item), session.graph, session.result_keys or ())
         if not session.graph.known:
             hint += f" If {item!r} is an op, write {name!r}, so that the run is traced."
@@ -157,8 +157,10 @@ def resolve(
             if tensor in state:
                 continue
             needs_step = True
-            if tensor.removesuffix(":0") not in (*(session.result_keys or ()), *parameters):
-                captures.add(tensor)
+            key = tensor.removesuffix(":0")
+            if key in parameters or (key in (session.result_keys or ()) and key not in session.graph):
+                continue  # known without looking into the run
+            captures.add(tensor)
     request.captures = frozenset(captures)
     request.is_state_only = not needs_step and not request.feeds and next(leaves(fetches), None) is not None
     return request
@@ -236,7 +238,7 @@ def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -
     except UnknownTensorError as error:
         if isinstance(item, str) and _full(item) in session.state_tensors():
             return _full(item)  # made since the graph was traced
-        hint = nearest(str(item), (*(session.result_keys or ()), *parameters))
+        hint = nearest(str(item), parameters)  # the error has suggested nodes and returned keys already
         if not hint and session.result_keys:
             hint = f" The step returns {', '.join(repr(key) for key in session.result_keys)}."
         raise UnknownTensorError(

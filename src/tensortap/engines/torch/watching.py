@@ -19,6 +19,7 @@ from tensortap.engines.torch.bad_values import BadValues
 from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.schema import UNINITIALISED
+from tensortap.engines.torch.sparse import publish_places
 from tensortap.engines.torch.values import view_of
 from tensortap.ops.debug_ops import DebugNumericSummary
 from tensortap.records import Circumstances, Node
@@ -87,7 +88,9 @@ class Watching:
             return
         if wanted:
             self._pills.flush()  # records leave in the order of time
-            self._publisher.publish(wanted, node, slot, view_of(tensor), node.device)
+            now = self._publisher.now()
+            self._publisher.publish(wanted, node, slot, view_of(tensor), node.device, now)
+            publish_places(self._publisher, wanted, node, slot, tensor, node.device, now)
 
     def summarised(self, tensors: Sequence[tuple[Node, int, int]], rows: npt.NDArray[np.float64]) -> None:
         """Take summaries that compiled code has made itself.

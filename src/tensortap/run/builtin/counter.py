@@ -12,6 +12,7 @@ from tensortap.run.builtin.names import global_step_name, read_step
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.summary import get_event_writer
 from tensortap.run.timer import SecondOrStepTimer
+from tensortap.run.writers import as_summary_writer
 
 __all__ = ["StepCounterHook"]
 
@@ -28,7 +29,8 @@ class StepCounterHook(SessionRunHook):
         every_n_steps: measure every so many steps.
         every_n_secs: measure every so many seconds; set `every_n_steps=None` then.
         output_dir: where the event file goes; nothing is written without it.
-        summary_writer: a writer to use instead.
+        summary_writer: a writer to use instead: any with `add_scalar(tag, value, step)`, PyTorch's
+            `SummaryWriter` too.
         steps_per_run: how far one run is expected to move the global step.
 
     Example:
@@ -50,7 +52,7 @@ class StepCounterHook(SessionRunHook):
     ) -> None:
         self._timer = SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_steps)
         self._output_dir = output_dir
-        self._writer = summary_writer
+        self._writer = as_summary_writer(summary_writer)
         self._steps_per_run = steps_per_run
 
     def begin(self) -> None:
@@ -85,7 +87,7 @@ class StepCounterHook(SessionRunHook):
         speed = elapsed_steps / elapsed_secs if elapsed_secs > 0 else float("inf")
         _log.info("%s: %g", self._tag, speed)
         if self._writer is not None:
-            self._writer.add_scalar(self._tag, speed, step)
+            self._writer.add_value(self._tag, speed, step)
 
     def end(self, session: Any) -> None:
         """Make what was written visible."""

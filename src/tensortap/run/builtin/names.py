@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensortap.engines.graph import TensorRef, get_default_graph
+from tensortap.engines.graph import GLOBAL_STEP, TensorRef, get_default_graph
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["as_fetch", "global_step_name", "read_step"]
@@ -28,15 +28,20 @@ def as_fetch(item: Any) -> Any:
 def global_step_name(hook: object) -> str:
     """Tensor name of the global step of the default graph.
 
+    While there is no session, because its creator makes it after `begin`, this is the name that every engine uses.
+
     Raises:
         RuntimeError: the engine keeps no global step.
     """
-    name = get_default_graph().global_step
-    if name is None:
+    graph = get_default_graph()
+    if graph.global_step is not None:
+        return graph.global_step
+    if graph.has_session:
         raise RuntimeError(
-            f"{type(hook).__name__} needs a global step, but the graph of this session has none."
+            f"{type(hook).__name__} needs a global step, but the session keeps none: its engine must set "
+            f"`graph.global_step` to the name of one, such as {GLOBAL_STEP!r}."
         )
-    return name
+    return GLOBAL_STEP
 
 
 def read_step(session: Any, name: str) -> int:

@@ -11,6 +11,7 @@ from tensortap.run.builtin.names import as_fetch, global_step_name, read_step
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.summary import get_event_writer
 from tensortap.run.timer import SecondOrStepTimer
+from tensortap.run.writers import as_summary_writer
 
 if TYPE_CHECKING:
     from tensortap.run.scaffold import Scaffold
@@ -28,7 +29,8 @@ class SummarySaverHook(SessionRunHook):
         save_steps: write every so many steps.
         save_secs: write every so many seconds; exactly one of the two must be given.
         output_dir: where the event file goes.
-        summary_writer: a writer to use instead.
+        summary_writer: a writer to use instead: any with `add_scalar(tag, value, step)`, PyTorch's
+            `SummaryWriter` too.
         scaffold: where to take `summary_op` from.
         summary_op: what to fetch: one item, a list, or a dict by tag. Exactly one of this and `scaffold`.
 
@@ -55,7 +57,7 @@ class SummarySaverHook(SessionRunHook):
             raise ValueError("Give exactly one of scaffold and summary_op.")
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
         self._output_dir = output_dir
-        self._writer = summary_writer
+        self._writer = as_summary_writer(summary_writer)
         self._scaffold = scaffold
         self._summary_op = summary_op
 

@@ -563,10 +563,15 @@ class Decoder:
             except Exception:
                 run.observation.fault(f"tapping {name!r}")
 
+    def wants_bad(self, number: int, kinds: int) -> bool:
+        """Whether the values are wanted of a node that has made such bad ones of good ones."""
+        watching = self._current.plan.watching
+        assert watching is not None
+        return watching.bad.wants(self._nodes[number], kinds)
+
     def made_bad(
         self,
         number: int,
-        kinds: int,
         outputs: tuple[torch.Tensor, ...],
         values: tuple[int, ...],
         tensors: tuple[torch.Tensor | None, ...],
@@ -575,8 +580,6 @@ class Decoder:
         """Have the values recorded of a node that has made a bad one of good ones."""
         watching = self._current.plan.watching
         assert watching is not None
-        if not watching.bad.is_new(self._nodes[number], kinds):
-            return  # another interceptor has shown it
         names = (self._tensor_name(value) for value in values)
         watching.bad.keep(self._nodes[number], outputs, zip(names, tensors, strict=True), began)
 

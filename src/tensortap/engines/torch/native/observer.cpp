@@ -194,7 +194,6 @@ struct Run {
   size_t position = 0;  // names given so far
   bool seeks_bad = false;
   int64_t began = 0;  // a time before the records of the last op
-  int bad_left = 0;  // makers of bad values still to be shown
   ska::flat_hash_map<Value, int> bad;
   std::vector<Arrival> arrivals;
   std::vector<Value> gone;  // bad values whose memory is free
@@ -534,7 +533,6 @@ class Observer {
   void begin_run(Plan* plan, int keep_bad) {
     run.id = next_run.fetch_add(1);
     run.seeks_bad = keep_bad > 0;
-    run.bad_left = keep_bad;
     run.bad.clear();
     run.generation = process_generation.load();
     run.plan = plan;
@@ -1230,10 +1228,11 @@ class Observer {
     if (size_t(node) >= shown_bad_.size()) shown_bad_.resize(size_t(node) + 64, 0);
     if ((kinds & ~shown_bad_[node]) == 0) return;
     shown_bad_[node] |= uint8_t(kinds);
-    if (run.bad_left == 0) return;
-    run.bad_left -= 1;
-    flush();  // records leave in the order of time
     WithPython python;
+    // Asked by name: a node is a number of ours, and a program of varying shapes has many numbers for one name.
+    Object wanted(PyObject_CallMethod(decoder_, "wants_bad", "ii", node, kinds));
+    if (wanted.get() != Py_True) return;
+    flush();  // records leave in the order of time
     Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
     for (size_t i = 0; i < outputs_.size(); ++i) {
       PyTuple_SET_ITEM(outputs.get(), Py_ssize_t(i), Object(THPVariable_Wrap(*outputs_[i])).release());
@@ -1247,7 +1246,7 @@ class Observer {
       PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);
       PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), PyLong_FromLongLong(call->inputs[i]));
     }
-    Object(PyObject_CallMethod(decoder_, "made_bad", "iiOOOL", node, kinds, outputs.get(), values.get(), inputs.get(),
+    Object(PyObject_CallMethod(decoder_, "made_bad", "iOOOL", node, outputs.get(), values.get(), inputs.get(),
                                (long long)run.began));
   }
 
