@@ -20,6 +20,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, Literal
 
 import tensortap
+from tensortap.errors import UsageError
 
 __all__ = ["Program", "without_our_frames"]
 
@@ -58,10 +59,10 @@ class Program:
         """Refuse a script that is not there, before anything else happens.
 
         Raises:
-            ValueError: with the name of the file.
+            UsageError: with the name of the file.
         """
         if self.kind == "script" and not os.path.exists(self.name):
-            raise ValueError(f"There is no program {self.name!r} to run.")
+            raise UsageError(f"There is no program {self.name!r} to run.")
 
     def execute(self, on_error: Callable[[BaseException], None] | None = None) -> None:
         """Execute the program in this process, as its `__main__`.
