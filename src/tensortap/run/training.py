@@ -10,6 +10,7 @@ from tensortap.run.builtin.checkpoint import CheckpointSaverHook
 from tensortap.run.builtin.counter import StepCounterHook
 from tensortap.run.builtin.summary_saver import SummarySaverHook
 from tensortap.run.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from tensortap.run.finite import NonFinitePolicy
 from tensortap.run.hooks import check_hooks
 from tensortap.run.monitored import MonitoredSession
 from tensortap.run.scaffold import Scaffold
@@ -50,6 +51,7 @@ def MonitoredTrainingSession(
     save_graph_def: bool = True,
     *,
     session: Any,
+    non_finite_checkpoints: NonFinitePolicy = "skip",
 ) -> MonitoredSession:
     """A `MonitoredSession` for training: restores, counts steps, and saves summaries and checkpoints.
 
@@ -76,6 +78,8 @@ def MonitoredTrainingSession(
         summary_dir: where summaries go; `checkpoint_dir` by default.
         save_graph_def: whether to write `graph.pbtxt` beside the checkpoints.
         session: an engine session, or a function without arguments that makes one.
+        non_finite_checkpoints: whether to "skip" checkpoints of parameters that hold NaN or infinities, to "save"
+            them with a warning, or to "raise"; see `CheckpointSaverHook`.
 
     Example:
         >>> import tempfile, torch
@@ -122,6 +126,7 @@ def MonitoredTrainingSession(
                 save_steps=checkpoint_steps,
                 scaffold=scaffold,
                 save_graph_def=save_graph_def,
+                non_finite=non_finite_checkpoints,
             )
         )
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, session=session)
