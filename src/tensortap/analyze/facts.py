@@ -13,6 +13,7 @@ import numpy as np
 from tensortap.analyze.health import DTYPE_NAMES, Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
 from tensortap.records import Frame, Node, RunInfo, TensorSpec, split_tensor_name
+from tensortap.store.format import DamagedValueError
 from tensortap.store.layout import parse_run_name
 
 if TYPE_CHECKING:
@@ -228,6 +229,16 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     values: dict[str, list[Callable[[], Any]]] = {}
     hashes: dict[str, Callable[[], Any]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
+    notices = dump.notices
+
+    def intact(load: Callable[[], Any]) -> Any:
+        try:
+            return load()
+        except DamagedValueError as error:
+            if str(error) not in notices:
+                notices.append(str(error))
+            return None
+
     for stored in data:
         tensor = stored.tensor_name
         times.setdefault(tensor, stored.timestamp)
@@ -237,12 +248,12 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
             if not isinstance(known, Health) or not known.is_bad:
                 healths[tensor] = Health.of_pill(stored.inline)
         elif stored.debug_op == _VALUE:
-            values.setdefault(tensor, []).append(stored.load)
+            values.setdefault(tensor, []).append(partial(intact, stored.load))
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
         elif stored.debug_op == _HASH:
-            hashes[tensor] = stored.load
+            hashes[tensor] = partial(intact, stored.load)
         elif stored.debug_op in (_NANS, _PILL):
-            healths.setdefault(tensor, partial(_small_health, stored.load, stored.debug_op))
+            healths.setdefault(tensor, partial(_small_health, partial(intact, stored.load), stored.debug_op))
 
     def value(tensor: str) -> Any:
         loads = values.get(tensor)
@@ -264,7 +275,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         source_lines=_SourceLines(dump),
         is_muted=bool(dump.counts.get("muted")),
         name=dump.dump_root.name,
-        notices=dump.notices,
+        notices=notices,
     )
 
 

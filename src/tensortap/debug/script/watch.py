@@ -52,6 +52,7 @@ class ScriptOptions:
         condition: what is bad besides NaN and infinities.
         stop: end the program after the run with the first bad value.
         interceptor: what observes runs; see docs/native.md.
+        fsync: have every kept run on the disk itself at its end.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
     20
@@ -67,6 +68,7 @@ class ScriptOptions:
     condition: Condition | None = None
     stop: bool = False
     interceptor: str | None = None
+    fsync: bool = False
 
 
 def is_sample(index: int) -> bool:
@@ -212,6 +214,7 @@ class _ScriptDumper(Dumper):
                 last=options.last,
                 memory_bytes=options.memory_bytes,
             ),
+            fsync=options.fsync,
         )
         self._options = options
         self._watch = watch
