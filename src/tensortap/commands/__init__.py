@@ -63,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except MemoryError:
+        print(
+            f"tensortap {options.command}: This does not fit into the memory of this machine.",
+            file=sys.stderr,
+        )
+        return 2
     except (TensortapError, OSError, ValueError, LookupError) as error:
         text = error.args[0] if isinstance(error, LookupError) and error.args else error
         print(f"tensortap {options.command}: {text}", file=sys.stderr)

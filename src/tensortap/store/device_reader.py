@@ -30,6 +30,12 @@ from tensortap.store.values import (
 
 __all__ = ["DeviceReader"]
 
+HEAD_BYTES = 1 << 20
+"""The header of an index, which names a device, is far smaller."""
+
+CHUNK_BYTES = 32 << 20
+"""Of an index that are in memory at a time; a frame has at most 1 MiB."""
+
 
 class DeviceReader:
     """Follows one index file and maps its data file.
@@ -51,9 +57,9 @@ class DeviceReader:
         self._ordinals: dict[tuple[str, int, str, int], int] = {}
         self._verified: set[int] = set()
         self._damaged_values: dict[int, str] = {}
-        self._damaged = self._unusable = self._torn = 0
+        self._damaged = self._unusable = self._torn = self._unread = 0
         self.tensors: list[StoredTensor] = []
-        head = _read_from(index, 0)
+        head = _read_from(index, 0, HEAD_BYTES)
         facts, self.position = decode_header(head, index.name)
         device = facts.get("device")
         if not isinstance(device, str):
@@ -61,7 +67,6 @@ class DeviceReader:
         self.device = device
         # An algorithm of a later version is no reason not to read.
         self._checksum = ALGORITHMS.get(str(facts.get("checksum"))) if verify else None
-        self._pending: bytes | None = head
 
     @property
     def notices(self) -> list[str]:
@@ -82,6 +87,11 @@ class DeviceReader:
             said.append(
                 f"{self._index.name}: {self._damaged} bytes of the index are damaged and were skipped."
             )
+        if self._unread:
+            said.append(
+                f"{self._index.name}: its last {self._unread} bytes were not read: there is no record in the first "
+                f"{CHUNK_BYTES >> 20} MB of them."
+            )
         if self._unusable:
             said.append(
                 f"{self._index.name}: {self._unusable} record(s) were left out: their value is missing or "
@@ -97,19 +107,33 @@ class DeviceReader:
 
     def refresh(self) -> None:
         """Read the entries added since."""
-        start = 0 if self._pending is not None else self.position
-        buffer = self._pending if self._pending is not None else _read_from(self._index, start)
-        self._pending = None
-        self._torn = 0
+        self._torn = self._unread = 0
         data_size = _size(self._data)
         found: list[StoredTensor] = []
-        for item in scan_entries(buffer, self.position - start):
+        while True:
+            start = self.position
+            buffer = _read_from(self._index, start, CHUNK_BYTES)
+            self._scan(buffer, data_size, found)
+            if len(buffer) < CHUNK_BYTES:
+                break
+            if self.position == start:
+                # Frames are far smaller: nothing in all of this is one.
+                self._torn, self._unread = 0, _size(self._index) - start
+                break
+        if found:
+            self.tensors += found
+            self.tensors.sort(key=time_order)
+
+    def _scan(self, buffer: bytes, data_size: int, found: list[StoredTensor]) -> None:
+        """Take in a piece of the index that begins at `position`, which moves on over what is complete."""
+        start = self.position
+        self._torn = 0
+        for item in scan_entries(buffer):
             if isinstance(item, Damage):
                 if item.at_end:
                     self._torn = item.nbytes
                     break
                 self._damaged += item.nbytes
-                self.position = start + item.start + item.nbytes
                 continue
             entry, _ = item
             tensor = self._stored(entry, data_size)
@@ -117,13 +141,7 @@ class DeviceReader:
                 self._unusable += 1
             else:
                 found.append(tensor)
-        else:
-            self.position = start + len(buffer)
-        if self._torn:
-            self.position = start + len(buffer) - self._torn
-        if found:
-            self.tensors += found
-            self.tensors.sort(key=time_order)
+        self.position = start + len(buffer) - self._torn
 
     def _stored(self, entry: Entry, data_size: int) -> StoredTensor | None:
         if not _plausible(entry, data_size):
@@ -209,10 +227,10 @@ def _open_plain(path: Path) -> Any:
         raise DumpFormatError(f"{path}: cannot be opened: {error.strerror}.") from error
 
 
-def _read_from(path: Path, start: int) -> bytes:
+def _read_from(path: Path, start: int, most: int) -> bytes:
     with _open_plain(path) as file:
         file.seek(start)
-        content: bytes = file.read()
+        content: bytes = file.read(most)
         return content
 
 
