@@ -88,8 +88,11 @@ def search(
     judged = _Judged(facts, re.compile(exclude) if exclude else None, condition)
     # What a user calls bad is an alarm wherever it is.
     reaching = judged.reaching() if condition is None else set(judged.bad)
-    # In a loop everything may be made of something bad: then what was bad first stands for its maker.
-    producers = judged.producers() or [tensor for tensor in judged.bad if tensor in reaching][:1]
+    producers = judged.producers()
+    if judged.bad and not producers:
+        # In a loop everything may be made of something bad: then what was bad first stands for its maker.
+        producers = judged.bad[:1]
+        reaching |= set(producers)
     alarms = _locals_first(facts, [tensor for tensor in producers if tensor in reaching])
     harmless = [tensor for tensor in producers if tensor not in reaching]
     findings = [_finding(judged, tensor) for tensor in alarms[:MOST_FINDINGS]]
