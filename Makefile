@@ -25,7 +25,7 @@ bench: .venv/torch.done ## Measure what watching costs
 	$(BIN)/python benchmarks/reader.py
 
 clean: ## Remove the environment and caches
-	rm -rf build src/tensortap/ops/*.so .venv .mypy_cache .ruff_cache .pytest_cache tensortap-runs
+	rm -rf build src/tensortap/*/*.so .venv .mypy_cache .ruff_cache .pytest_cache tensortap-runs
 
 # PyTorch first, by name and version: a CPU build satisfies the extras, and no resolver replaces it.
 .venv/torch.done: pyproject.toml setup.py $(wildcard native/*)

@@ -1,6 +1,6 @@
-"""Builds the native kernel; everything else about the package is in pyproject.toml.
+"""Builds the native kernel and the checksums; everything else about the package is in pyproject.toml.
 
-The kernel is optional: without a C compiler the package installs all the same and works with NumPy, slower,
+Both are optional: without a C compiler the package installs all the same and works with NumPy, slower,
 and says so.
 """
 
@@ -32,7 +32,16 @@ kernel = Extension(
     optional=True,
 )
 
+checksums = Extension(
+    "tensortap.store._crc32c",
+    sources=["native/crc32c.c"],
+    define_macros=[("Py_LIMITED_API", "0x030B0000")] if STABLE_ABI else [],
+    py_limited_api=STABLE_ABI,
+    extra_compile_args=["-std=c11", "-O3", "-g0", "-fvisibility=hidden"],
+    optional=True,
+)
+
 setup(
-    ext_modules=[kernel],
+    ext_modules=[kernel, checksums],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
 )

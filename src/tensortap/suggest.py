@@ -8,6 +8,10 @@ from collections.abc import Iterable
 __all__ = ["nearest"]
 
 
+MOST_COMPARED = 20_000
+"""Names; comparing more takes longer than anybody waits for a suggestion."""
+
+
 def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:
     """A sentence that suggests the most similar names, or nothing.
 
@@ -18,9 +22,9 @@ def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:
     # Long graphs share long prefixes, which makes everything look similar: prefer names with the same last
     # part, then fall back to overall similarity.
     tail = name.rsplit("/", 1)[-1]
-    same_tail = [each for each in pool if each.rsplit("/", 1)[-1] == tail]
+    same_tail = [each for each in pool if each.rsplit("/", 1)[-1] == tail][:MOST_COMPARED]
     found = difflib.get_close_matches(name, same_tail, count, 0.3) if len(tail) > 1 else []
-    if len(found) < count and len(pool) <= 20_000:
+    if len(found) < count and len(pool) <= MOST_COMPARED:
         found += [m for m in difflib.get_close_matches(name, pool, count, 0.6) if m not in found]
     if not found:
         return ""

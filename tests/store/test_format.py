@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from tensortap.store import format as fmt
 from tensortap.store.format import Damage, DumpFormatError, Entry
 
+IN_DATA_FILE_OF_VERSION_2 = 3
+
 texts = st.text(max_size=40)
 entries = st.builds(
-    lambda name, slot, op, time, dtype, shape, initialized, value, offset: Entry(
+    lambda name, slot, op, time, dtype, shape, initialized, value, offset, checksum: Entry(
         name,
         slot,
         op,
@@ -27,6 +29,7 @@ entries = st.builds(
         -1 if value is not None else max(offset, 0),
         len(value) if value is not None else 17,
         value,
+        None if value is not None else checksum,
     ),
     texts,
     st.integers(0, 2**31 - 1),
@@ -37,6 +40,7 @@ entries = st.builds(
     st.booleans(),
     st.none() | st.binary(max_size=60),
     st.integers(-1, 2**60),
+    st.none() | st.integers(0, 2**32 - 1),  # none in directories of version 2 and before
 )
 
 
@@ -94,13 +98,17 @@ def blocks_of(listed):
     rows = np.zeros(len(listed), fmt.block_row(max((len(each.shape) for each in listed), default=0)))
     keys, values = b"", b""
     for place, each in enumerate(listed):
-        flags = fmt.IN_DATA_FILE if each.inline is None else fmt.IN_BLOCK
+        flags = fmt.IN_BLOCK
+        if each.inline is None:
+            flags = IN_DATA_FILE_OF_VERSION_2 if each.checksum is None else fmt.IN_DATA_FILE
         offset = each.offset if each.inline is None else len(values)
         rows[place] = (flags, len(each.shape), each.timestamp, offset, each.nbytes, 0)
         rows[place]["dims"][: len(each.shape)] = each.shape
         keys += fmt.encode_key(each.node_name, each.output_slot, each.debug_op, each.dtype)
         values += each.inline or b""
-    return b"".join(fmt.encode_block(rows, keys, values))
+    checksums = [each.checksum for each in listed if each.checksum is not None]
+    packed = struct.pack(f"<{len(checksums)}I", *checksums)
+    return b"".join(fmt.encode_block(rows, keys, values, packed))
 
 
 blocks = st.lists(

@@ -14,6 +14,7 @@ from tensortap.analyze.health import DTYPE_NAMES, Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
 from tensortap.places import module_of, phase_of
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
+from tensortap.store.format import DamagedValueError
 from tensortap.store.layout import parse_run_name
 from tensortap.wire.graph_def import read_attribute
 
@@ -91,6 +92,8 @@ class RunFacts:
         self.order = {tensor: place for place, tensor in enumerate(known)}
         self._consumers: dict[str, list[tuple[str, int]]] | None = None
         self._op_types: dict[str, str] | None = None
+        self._behind: dict[str, tuple[Health | None, str | None, bool]] = {}
+        self._variables: dict[str, str | None] = {}
 
     @property
     def tensors(self) -> list[str]:
@@ -114,18 +117,27 @@ class RunFacts:
 
     def behind(self, tensor: str) -> tuple[Health | None, str | None]:
         """The same, and the name of the whole if a view shows only part of it."""
-        part = False
-        for _ in range(1000):
+        # What was walked through is remembered: many views may show the same memory, and views views.
+        walked: list[tuple[str, bool]] = []
+        passed: set[str] = set()
+        while tensor not in self._behind:
             found = self.health(tensor)
             node = self.node_of(tensor)
-            if found is not None or node is None or not node.inputs:
-                return found, tensor if part and found is not None else None
+            if found is not None or node is None or not node.inputs or tensor in passed:
+                self._behind[tensor] = (found, tensor if found is not None else None, False)
+                break
             name = plain_name(node.op_type)
             if name not in VIEWS:
+                self._behind[tensor] = (None, None, False)
                 break
-            part = part or name in PARTIAL_VIEWS
+            walked.append((tensor, name in PARTIAL_VIEWS))
+            passed.add(tensor)
             tensor = node.inputs[0]
-        return None, None
+        health, whole, part = self._behind[tensor]
+        for view, is_partial in reversed(walked):
+            part = part or is_partial
+            self._behind[view] = (health, whole, part)
+        return health, whole if part else None
 
     def health_given(self, tensor: str, node: Node) -> Health | None:
         """Health of a tensor as a node found it, after what had been written to its memory through other names."""
@@ -188,23 +200,37 @@ class RunFacts:
 
     def written_variable(self, tensor: str) -> str | None:
         """The variable that an operation in place has changed by making this tensor; None if it did not."""
-        name, was_written = tensor, False
-        for _ in range(10_000):
-            node_name, slot = split_tensor_name(name)
-            # The op type first: most tensors are not written in place, and a node takes a while to make.
-            op_type = self.op_types.get(node_name, "")
-            if op_type in SOURCES:
-                return node_name if was_written and op_type.startswith("Var") else None
-            place = slot or 0
-            if was_written and plain_name(op_type) in VIEWS and op_type != "AccumulateGrad":
-                place = 0
-            elif not is_in_place(op_type) and not (plain_name(op_type) in _HIDDEN_WRITES and place in (3, 4)):
-                return None
-            inputs = self.nodes[node_name].inputs
-            if place >= len(inputs):
-                return None
-            name, was_written = inputs[place], True
-        return None
+        before = self._written_tensor(tensor, was_written=False)
+        walked: list[str] = []
+        passed: set[str] = set()
+        while before is not None and before not in self._variables and before not in passed:
+            walked.append(before)
+            passed.add(before)
+            node_name = split_tensor_name(before)[0]
+            if self.op_types.get(node_name, "") in SOURCES:
+                is_variable = self.op_types[node_name].startswith("Var")
+                self._variables[before] = node_name if is_variable else None
+                break
+            before = self._written_tensor(before, was_written=True)
+        variable = None if before is None else self._variables.get(before)
+        # Remembered for all of them: a parameter may be written to by thousands of operations, one after the other.
+        self._variables.update(dict.fromkeys(walked, variable))
+        return variable
+
+    def _written_tensor(self, tensor: str, was_written: bool) -> str | None:
+        """What an operation in place has written to by making a tensor; None if it is no such operation."""
+        node_name, slot = split_tensor_name(tensor)
+        # The op type first: most tensors are not written in place, and a node takes a while to make.
+        op_type = self.op_types.get(node_name, "")
+        place = slot or 0
+        if op_type in SOURCES:
+            return None
+        if was_written and plain_name(op_type) in VIEWS and op_type != "AccumulateGrad":
+            place = 0
+        elif not is_in_place(op_type) and not (plain_name(op_type) in _HIDDEN_WRITES and place in (3, 4)):
+            return None
+        inputs = self.nodes[node_name].inputs
+        return inputs[place] if place < len(inputs) else None
 
     def __iter__(self) -> Iterator[tuple[str, Health]]:
         for tensor in self.tensors:
@@ -226,6 +252,16 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     hashes: dict[str, Callable[[], Any]] = {}
     places: dict[str, Callable[[], Any]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
+    notices = dump.notices
+
+    def intact(load: Callable[[], Any]) -> Any:
+        try:
+            return load()
+        except DamagedValueError as error:
+            if str(error) not in notices:
+                notices.append(str(error))
+            return None
+
     for stored in data:
         tensor = stored.tensor_name
         times.setdefault(tensor, stored.timestamp)
@@ -235,15 +271,15 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
             if not isinstance(known, Health) or not known.is_bad:
                 healths[tensor] = Health.of_pill(stored.inline)
         elif stored.debug_op == _VALUE:
-            values.setdefault(tensor, []).append(stored.load)
+            values.setdefault(tensor, []).append(partial(intact, stored.load))
             value_times[tensor] = stored.timestamp
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
         elif stored.debug_op == _HASH:
-            hashes[tensor] = stored.load
+            hashes[tensor] = partial(intact, stored.load)
         elif stored.debug_op == _PLACES:
-            places[tensor] = stored.load
+            places[tensor] = partial(intact, stored.load)
         elif stored.debug_op in (_NANS, _PILL):
-            healths.setdefault(tensor, partial(_small_health, stored.load, stored.debug_op))
+            healths.setdefault(tensor, partial(_small_health, partial(intact, stored.load), stored.debug_op))
 
     def value(tensor: str) -> Any:
         loads = values.get(tensor)
@@ -272,7 +308,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         source_lines=_SourceLines(dump),
         is_muted=bool(dump.counts.get("muted")),
         name=dump.dump_root.name,
-        notices=dump.notices,
+        notices=notices,
     )
     facts.circumstances = getattr(dump.source, "circumstances", facts.circumstances)
     return facts

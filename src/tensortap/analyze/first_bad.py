@@ -104,6 +104,10 @@ def search(
     # What a user calls bad is an alarm wherever it is.
     reaching = judged.reaching() if condition is None else set(judged.bad)
     producers = judged.producers()
+    if judged.bad and not producers:
+        # In a loop everything may be made of something bad: then what was bad first stands for its maker.
+        producers = judged.bad[:1]
+        reaching |= set(producers)
     if facts.circumstances.is_preparation and condition is None:
         reaching = set()  # what is made before the first step counts when a step uses it
     alarms = _locals_first(facts, [tensor for tensor in producers if tensor in reaching])
@@ -188,12 +192,17 @@ class _Judged:
         self._made_of: dict[str, list[str]] = {}
         self._readers: dict[str, list[tuple[Node, int]]] | None = None
         self._made_into: dict[str, list[str]] = {}
+        self._is_judged = False
+        self._seen_through: dict[str, str] = {}
+        self._found_behind: dict[str, list[str]] = {}
+        self._view_uses: dict[str, set[str]] = {}
         for tensor in facts.tensors:
             self.verdicts[tensor] = verdict = self._judge(tensor, exclude)
             if verdict == BAD:
                 self.bad.append(tensor)
             elif verdict == INTENDED:
                 self.intended_count += 1
+        self._is_judged = True
         if condition is None:
             self._accuse_memory_never_written()
 
@@ -304,7 +313,7 @@ class _Judged:
     def input_status(self, node: Node, place: int) -> str:
         """What a node was given at one place."""
         name = node.inputs[place]
-        status = self._status(name, 0)
+        status = self._status(name)
         if node.control_inputs:
             # Its memory was written to through another name since it was recorded.
             writers = [self.verdicts.get(f"{each}:0", GOOD) for each in node.control_inputs]
@@ -314,26 +323,48 @@ class _Judged:
                 return PARTLY
         return status
 
-    def _status(self, tensor: str, depth: int) -> str:
+    def _status(self, tensor: str) -> str:
+        """What is known of a tensor, recorded or seen through views."""
+        views: list[tuple[str, Node]] = []
+        passed: set[str] = set()
+        status: str | None = None
+        while status is None:
+            node = self.facts.node_of(tensor)
+            status = self._seen_through.get(tensor) or self._status_without_inputs(tensor, node)
+            if status is None and node is not None:
+                if tensor in passed or not (self._is_judged or len(views) < 1000):
+                    status = self._unrecorded
+                views.append((tensor, node))
+                passed.add(tensor)
+                tensor = node.inputs[0]
+        for view, node in reversed(views):
+            if BAD in [self.verdicts.get(each, GOOD) for each in self._writers(node)]:
+                status = BAD
+            elif status == BAD and plain_name(node.op_type) in PARTIAL_VIEWS:
+                status = PARTLY
+            if self._is_judged:
+                # Verdicts change no more, so that no view needs to be looked through twice.
+                self._seen_through[view] = status
+        return status
+
+    @property
+    def _unrecorded(self) -> str:
+        return GOOD if self.facts.is_muted else UNKNOWN
+
+    def _status_without_inputs(self, tensor: str, node: Node | None) -> str | None:
+        """The same, as far as it can be told without looking at the inputs; None for a view."""
         known = self.verdicts.get(tensor)
         if known is not None:
             return known
-        node = self.facts.node_of(tensor)
-        if node is None or depth > 1000:
-            return GOOD if self.facts.is_muted else UNKNOWN
+        if node is None:
+            return self._unrecorded
         spec = self.facts.spec(tensor)
         if spec is not None and not _FLOATS.search(spec.dtype):
             return GOOD
         name = plain_name(node.op_type)
         if name in GARBAGE:
             return GOOD
-        if name in VIEWS and node.inputs:
-            below = self._status(node.inputs[0], depth + 1)
-            writers = [self.verdicts.get(f"{each}:0", GOOD) for each in node.control_inputs]
-            if BAD in writers:
-                return BAD
-            return PARTLY if below == BAD and name in PARTIAL_VIEWS else below
-        return GOOD if self.facts.is_muted else UNKNOWN
+        return None if name in VIEWS and node.inputs else self._unrecorded
 
     def _is_fresh_memory(self, tensor: str) -> bool:
         node = self.facts.node_of(tensor)
@@ -388,17 +419,23 @@ class _Judged:
         return [f"{each}:0" for each in node.control_inputs]
 
     def _recorded_behind(self, tensor: str) -> list[str]:
-        for _ in range(1000):
-            if tensor in self.verdicts:
-                return [tensor] if self.verdicts[tensor] == BAD else []
+        walked: dict[str, None] = {}
+        while tensor not in self._found_behind:
             node = self.facts.node_of(tensor)
-            if node is None or not node.inputs:
-                return []
-            bad = [each for each in self._writers(node) if self.verdicts.get(each) == BAD]
-            if bad:
-                return bad
+            found: list[str] | None = None
+            if tensor in self.verdicts:
+                found = [tensor] if self.verdicts[tensor] == BAD else []
+            elif node is None or not node.inputs or tensor in walked:
+                found = []
+            else:
+                found = [each for each in self._writers(node) if self.verdicts.get(each) == BAD] or None
+            if found is not None or node is None:
+                self._found_behind[tensor] = found or []
+                break
+            walked[tensor] = None
             tensor = node.inputs[0]
-        return []
+        self._found_behind.update(dict.fromkeys(walked, self._found_behind[tensor]))
+        return self._found_behind[tensor]
 
     def reaching(self) -> set[str]:
         """The bad tensors from which a bad value went on to something that matters."""
@@ -430,14 +467,16 @@ class _Judged:
             return True
         if self.facts.written_variable(tensor) is not None or self.is_loss(tensor):
             return True
-        uses = list(self._uses(tensor))
+        uses = self._uses(tensor)
+        if UNKNOWN in uses:
+            return True
         if LEFT in uses:
             # An infinity that is only printed does no harm, nor does what a training step was not made of.
             health = self.facts.health(tensor)
             self._left.append(tensor)
             return health is not None and bool(health.nan) and not self._trains
         if uses:
-            return UNKNOWN in uses
+            return False
         health = self.facts.health(tensor)
         if tensor in self._gone and health is not None and not health.nan:
             return False  # nobody has it, and no NumPy array shared its memory
@@ -484,32 +523,70 @@ class _Judged:
         order = self.facts.order
         return max((order[each] for each in order if each.startswith("optimizer/")), default=-1)
 
-    def _uses(self, tensor: str, depth: int = 0) -> Iterable[str]:
+    def _uses(self, tensor: str) -> set[str]:
         """What came of every use of a tensor's values, seen through views that were not recorded."""
+        uses, views = self._direct_uses(tensor)
+        for view in views:
+            uses |= self._uses_of_view(view)
+        return uses
+
+    def _uses_of_view(self, start: str) -> set[str]:
+        """What came of every use of a view that was not recorded, and of the views of it."""
+        if start in self._view_uses:
+            return self._view_uses[start]
+        # All views that can be reached from here are settled together, each edge looked at once: there may be cycles.
+        uses: dict[str, set[str]] = {}
+        viewed: dict[str, list[str]] = {}
+        pending = [start]
+        while pending:
+            view = pending.pop()
+            if view in uses:
+                continue
+            if view in self._view_uses:
+                uses[view] = set(self._view_uses[view])
+                continue
+            uses[view], further = self._direct_uses(view)
+            for each in further:
+                viewed.setdefault(each, []).append(view)
+            pending += further
+        for status in (UNKNOWN, LEFT, BAD, GOOD):
+            pending = [view for view, found in uses.items() if status in found]
+            while pending:
+                for view in viewed.get(pending.pop(), ()):
+                    if status not in uses[view]:
+                        uses[view].add(status)
+                        pending.append(view)
+        self._view_uses.update(uses)
+        return uses[start]
+
+    def _direct_uses(self, tensor: str) -> tuple[set[str], list[str]]:
+        """What came of the uses of a tensor's values, and the views of it that were not recorded."""
+        uses: set[str] = set()
+        views: dict[str, None] = {}
         for node, place in [*self.facts.consumers(tensor), *self._later_readers(tensor)]:
             name = plain_name(node.op_type)
             if overwrites(node.op_type) and place == 0:
-                yield GOOD  # whatever it held is forgotten
+                uses.add(GOOD)  # whatever it held is forgotten
                 continue
             if name in VALUE_FREE or self._only_looks(name, tensor):
                 continue
             if not node.outputs:
                 # `item()`: the value has left the program, and what was done with it is not known.
                 if name == "local_scalar_dense":
-                    yield LEFT
+                    uses.add(LEFT)
                 continue
             outputs = [node.tensor(slot) for slot in range(len(node.outputs))]
             if 1 < len(outputs) > place and is_over_lists(node.op_type):
                 outputs = [outputs[place]]
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
-                yield BAD if BAD in known else GOOD
-            elif name in VIEWS and depth < 100:
-                for each in outputs:
-                    yield from self._uses(each, depth + 1)
+                uses.add(BAD if BAD in known else GOOD)
+            elif name in VIEWS:
+                views.update(dict.fromkeys(outputs))
             else:
-                statuses = {self._status(each, 0) for each in outputs}
-                yield UNKNOWN if UNKNOWN in statuses else GOOD
+                statuses = {self._status(each) for each in outputs}
+                uses.add(UNKNOWN if UNKNOWN in statuses else GOOD)
+        return uses, list(views)
 
     def _later_readers(self, tensor: str) -> list[tuple[Node, int]]:
         """What takes the memory that an operation has written to, by another name: `x` after `x[0] = y`."""
@@ -579,7 +656,7 @@ class _Judged:
         if forward is None:
             return False
         around = [*forward.inputs, *(forward.tensor(slot) for slot in range(len(forward.outputs)))]
-        return any(self._status(each, 0) in (BAD, PARTLY) for each in around)
+        return any(self._status(each) in (BAD, PARTLY) for each in around)
 
     def _bad_outputs(self) -> dict[str, list[str]]:
         """The bad tensors that were made of each bad tensor."""

@@ -74,16 +74,21 @@ def edges_out(facts: RunFacts, node: Node) -> list[tuple[str, str, bool]]:
 def tree(facts: RunFacts, node: Node, edges: Edges, *, depth: int, control: bool = False) -> Iterator[Branch]:
     """The branches below a node, depth first; what was shown before is not opened again."""
     seen = {node.name}
+    known: dict[str, list[tuple[str, str, bool]]] = {}
+
+    def followed(parent: Node) -> list[tuple[str, str, bool]]:
+        # Remembered: in a dense graph a node is asked about once for each of its edges.
+        if parent.name not in known:
+            known[parent.name] = [each for each in edges(facts, parent) if control or not each[2]]
+        return known[parent.name]
 
     def below(parent: Node, level: int) -> Iterator[Branch]:
-        found = [each for each in edges(facts, parent) if control or not each[2]]
+        found = followed(parent)
         for place, (tensor, name, is_control) in enumerate(found):
             other = facts.nodes.get(name)
             is_last = place == len(found) - 1
             repeated = name in seen
-            more = other is not None and bool(
-                [each for each in edges(facts, other) if control or not each[2]]
-            )
+            more = other is not None and bool(followed(other))
             cut = more and not repeated and level >= depth
             shown = tensor if edges is edges_in else f"{name}"
             yield Branch(shown, other, level, is_last, is_control, repeated and more, cut)

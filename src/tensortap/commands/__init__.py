@@ -76,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except MemoryError:
+        print(
+            f"tensortap {options.command}: This does not fit into the memory of this machine.",
+            file=sys.stderr,
+        )
+        return 2
     except (TensortapError, OSError) as error:
         _trace(options)
         print(f"tensortap {options.command}: {error}", file=sys.stderr)

@@ -9,16 +9,19 @@ import platform
 import re
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json
 
-HELP = "check this installation: versions, interceptor, compiler, what would be watched"
+HELP = "check this installation, or whether a session directory is intact"
 DESCRIPTION = """Check what tensortap finds and can do here, by trying it on a small training
 step. The exit code is 1 if something that is needed does not work.
 
   tensortap doctor           everything
   tensortap doctor --quick   without importing a framework
+  tensortap doctor DIR       instead, read every value of a session directory and compare it
+                             with its checksum
 """
 
 FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-cpu")
@@ -41,13 +44,16 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
+    parser.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="check this directory instead")
     parser.add_argument("--quick", action="store_true", help="do not import a framework")
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
-    checks = [*_versions(), _kernel(), *_settings()]
+    if options.directory is not None:
+        return _show_directory(options)
+    checks = [*_versions(), _kernel(), _checksums(), *_settings()]
     if not options.quick and _version("torch") is not None:
         checks += _torch()
     is_good = all(check.status != "bad" for check in checks)
@@ -115,6 +121,33 @@ def _kernel() -> Check:
             "kernel", "note", "NumPy: summaries are several times slower", "reinstall where a C compiler is"
         )
     return Check("kernel", "good", f"native, {kernel.isa()}")
+
+
+def _checksums() -> Check:
+    from tensortap.store import checksum
+
+    if checksum.preferred() != "crc32c":
+        return Check("checksums", "note", "zlib: of values, half as fast", "reinstall where a C compiler is")
+    return Check("checksums", "good", f"CRC-32C, {checksum.isa()}")
+
+
+def _show_directory(options: argparse.Namespace) -> int:
+    from tensortap.reader.verification import verify_directory
+    from tensortap.report.page import progress
+
+    runs = verify_directory(options.directory.expanduser())
+    found = list(progress(runs, len(runs), "runs"))
+    damaged = sum(run.is_damaged for run in found)
+    if options.json:
+        print_json({"is_good": not damaged, "runs": [asdict(run) for run in found]})
+        return 1 if damaged else 0
+    for run in found:
+        for sentence in (*run.damage, *run.notices):
+            print(f"{run.name}: {sentence}")
+    values, checked = sum(run.values for run in found), sum(run.checked for run in found)
+    verdict = f"{damaged} damaged" if damaged else "intact"
+    print(f"{len(found)} run(s), {values} values, {checked} of them with a checksum: {verdict}.")
+    return 1 if damaged else 0
 
 
 def _settings() -> list[Check]:

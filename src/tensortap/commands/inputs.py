@@ -166,12 +166,15 @@ def _show_path(facts: RunFacts, path: list[Node] | None, start: Node, end: Node,
     if path is None:
         page.line(f"No value of {start.name} goes into {end.name}.")
     else:
+        shown = path if len(path) <= MOST_LINES else [*path[: MOST_LINES // 2], *path[-MOST_LINES // 2 :]]
         page.columns(
             "path",
             [
                 [each.name, (each.op_type, "cyan"), health_piece(facts.health_behind(each.tensor(0)))]
-                for each in path
+                for each in shown
             ],
         )
+        if len(path) > len(shown):
+            page.text(f"{len(path) - len(shown)} in the middle are not shown; --json prints all", "dim")
     page.show()
     return 0 if path else 1

@@ -237,10 +237,14 @@ def _pill(datum: DebugTensorDatum) -> list[float]:
 def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
     """Whether a tensor had NaN or infinite elements; None if only reading the whole value would tell."""
     from tensortap.reader import has_inf_or_nan
+    from tensortap.store.format import DamagedValueError
 
     if datum.debug_op in ("DebugHash", "DebugIndices") or (datum.debug_op == "DebugIdentity" and not look):
         return None
-    return has_inf_or_nan(datum, datum.get_tensor())
+    try:
+        return has_inf_or_nan(datum, datum.get_tensor())
+    except DamagedValueError:
+        return None  # named in the notices
 
 
 def _health_text(pill: list[float]) -> str:

@@ -113,6 +113,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "native", "dispatch"),
         help="what observes PyTorch; native by default, where a C++ compiler is to be had",
     )
+    how.add_argument(
+        "--fsync",
+        action="store_true",
+        help="have every kept run on the disk itself at its end: it then outlives a power failure, too",
+    )
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing unless a value turns bad")
 
 
@@ -243,6 +248,7 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
         stop=options.stop,
         skip_bad=options.skip_bad,
         interceptor=options.interceptor,
+        fsync=options.fsync,
         **how,
     )
 

@@ -52,6 +52,7 @@ class Dumper:
         retention: which runs are kept.
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
         queue: does the writing; that of the process by default.
+        fsync: at the end of each run, wait in the writing thread until it is on the disk itself.
 
     >>> import tempfile
     >>> dumper = Dumper(tempfile.mkdtemp())
@@ -67,6 +68,7 @@ class Dumper:
         retention: Retention | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
         queue: WriterQueue | None = None,
+        fsync: bool = False,
     ) -> None:
         check_limits(budget, retention)
         # Absolute, because the program may change its directory while the writer is busy.
@@ -76,7 +78,7 @@ class Dumper:
         self.retention = retention or Retention()
         self.meter = Meter(budget)
         self._keeper = Keeper(self.retention)
-        self._files = SessionFiles(self.root)
+        self._files = SessionFiles(self.root, fsync=fsync)
         self._max_wait_secs = max_wait_secs
         self._queue = queue or shared_queue()
         self._runs = 0

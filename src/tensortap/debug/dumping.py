@@ -36,6 +36,8 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         budget: how many bytes may be written, per run and altogether.
         retention: which runs are kept.
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
+        fsync: have every run on the disk itself at its end, so that it outlives a power failure and not only the
+            process; the writing thread waits for it, not training.
 
     Raises:
         ValueError: `session_root` is a file, or a directory that is not empty.
@@ -60,10 +62,13 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         budget: Budget | None = None,
         retention: Retention | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
+        fsync: bool = False,
     ) -> None:
         check_wrappable(sess)  # before a directory is made for it
         super().__init__(sess, watch_fn, thread_name_filter, pass_through_operrors)
-        self._dumper = Dumper(session_root, budget=budget, retention=retention, max_wait_secs=max_wait_secs)
+        self._dumper = Dumper(
+            session_root, budget=budget, retention=retention, max_wait_secs=max_wait_secs, fsync=fsync
+        )
 
     @property
     def session_root(self) -> Path:

@@ -42,6 +42,8 @@ class DumpingDebugHook(SessionRunHook):
         budget: how many bytes may be written, per run and altogether.
         retention: which runs are kept.
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
+        fsync: have every run on the disk itself at its end, so that it outlives a power failure and not only the
+            process; the writing thread waits for it, not training.
 
     >>> import tempfile, torch, tensortap as tt
     >>> from pathlib import Path
@@ -63,6 +65,7 @@ class DumpingDebugHook(SessionRunHook):
         budget: Budget | None = None,
         retention: Retention | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
+        fsync: bool = False,
     ) -> None:
         check_limits(budget, retention)
         self._session_root = session_root
@@ -71,6 +74,7 @@ class DumpingDebugHook(SessionRunHook):
         self._budget = budget
         self._retention = retention
         self._max_wait_secs = max_wait_secs
+        self._fsync = fsync
         self._dumper: Dumper | None = None
         self._lock = threading.Lock()
 
@@ -102,6 +106,7 @@ class DumpingDebugHook(SessionRunHook):
                 budget=self._budget,
                 retention=self._retention,
                 max_wait_secs=self._max_wait_secs,
+                fsync=self._fsync,
             )
             return self._dumper, True
 

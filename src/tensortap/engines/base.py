@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from tensortap.engines.graph import Graph
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.records import Device
 
 __all__ = [
+    "NonFinite",
     "Session",
     "StatefulSession",
     "default_session",
@@ -109,6 +110,24 @@ class StatefulSession(Protocol):
 
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
+
+    # A session may also have `non_finite_state() -> Iterable[NonFinite]`, which savers ask before they write.
+
+
+class NonFinite(NamedTuple):
+    """A part of a session's state that holds NaN or infinities.
+
+    Attributes:
+        name: its path, such as `model/fc/weight`.
+        kind: what it is.
+        nan: whether it holds NaN; otherwise it holds infinities.
+        trained: whether training changes it on purpose; False for a frozen parameter.
+    """
+
+    name: str
+    kind: Literal["parameter", "buffer", "optimizer state"]
+    nan: bool
+    trained: bool = True
 
 
 _thread = threading.local()

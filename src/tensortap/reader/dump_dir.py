@@ -12,6 +12,7 @@ from tensortap.errors import UsageError
 from tensortap.reader.datum import DebugTensorDatum
 from tensortap.reader.graph_queries import GraphQueries
 from tensortap.reader.validation import validate_dump
+from tensortap.store.format import DamagedValueError
 from tensortap.store.source import CoreMetadata, RunSource, open_run
 from tensortap.store.values import TensorValue
 
@@ -37,6 +38,8 @@ class DebugDumpDir(GraphQueries):
         root: a run directory, in the packed or in tfdbg's layout.
         partition_graphs: GraphDefs to fall back to for devices whose graph is not on disk.
         validate: check the dumps against the graphs.
+        verify: check each value against its checksum when it is read for the first time, which reads all of it;
+            False leaves the parts of a mapped value that nobody looks at on the disk.
 
     Raises:
         OSError: there is no such directory.
@@ -55,10 +58,15 @@ class DebugDumpDir(GraphQueries):
     """
 
     def __init__(
-        self, root: str | Path, partition_graphs: Iterable[Any] | None = None, validate: bool = True
+        self,
+        root: str | Path,
+        partition_graphs: Iterable[Any] | None = None,
+        validate: bool = True,
+        *,
+        verify: bool = True,
     ) -> None:
         super().__init__()
-        self.source: RunSource = open_run(root)
+        self.source: RunSource = open_run(root, verify)
         self._client_graphs = list(partition_graphs or ())
         self._validate = validate
         self._load()
@@ -208,6 +216,8 @@ class DebugDumpDir(GraphQueries):
             first_n: stop after so many; 0 or less means all.
             device_name: look at one device only.
             exclude_node_names: regular expression matched at the start of a node name.
+
+        Values that have changed on the disk are left out, and named in `notices`.
         """
         excluded = re.compile(exclude_node_names) if exclude_node_names else None
         if device_name is not None and device_name not in self._data:
@@ -216,7 +226,12 @@ class DebugDumpDir(GraphQueries):
         for datum in self.dumped_tensor_data if device_name is None else self._data[device_name]:
             if excluded is not None and excluded.match(datum.node_name):
                 continue
-            if predicate(datum, datum.get_tensor()):
+            try:
+                value = datum.get_tensor()
+            except DamagedValueError as error:
+                log.warning("Left out: %s", error)
+                continue
+            if predicate(datum, value):
                 found.append(datum)
                 if 0 < first_n <= len(found):
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 
 from tensortap.analyze.ranks import Reading, RunReadings
 from tensortap.reader.session_dir import SessionDir
+from tensortap.store.format import DamagedValueError
 from tensortap.store.source import RunSource, StoredTensor, open_run
 
 __all__ = ["COMPARED_OPS", "rank_readings"]
+
+log = logging.getLogger(__name__)
 
 COMPARED_OPS = ("DebugHash", "DebugNumericSummary", "DebugNanCount")
 
@@ -64,5 +68,9 @@ def _readings(source: RunSource, debug_ops: Container[str], part: str) -> list[R
 def _bytes(stored: StoredTensor) -> bytes:
     if stored.inline is not None:
         return stored.inline
-    value: Any = stored.load()
+    try:
+        value: Any = stored.load()
+    except DamagedValueError as error:
+        log.warning("Not compared: %s", error)
+        return b""
     return np.asarray(value).tobytes() if hasattr(value, "dtype") else b""

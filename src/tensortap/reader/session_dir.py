@@ -15,7 +15,7 @@ from tensortap.errors import NotThereError, UsageError
 from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
-from tensortap.store.format import DumpFormatError
+from tensortap.store.format import DamagedValueError, DumpFormatError
 from tensortap.store.health import PILL_COLUMNS, PILL_OP, HealthHistory, history_dtype
 from tensortap.store.session import health_files, list_runs
 from tensortap.store.source import RunSource, StoredTensor, open_run
@@ -218,7 +218,11 @@ class SessionDir:
                     continue
                 for each in data:
                     if each.debug_op == debug_op and each.tensor_name == tensor:
-                        values = convert(each)
+                        try:
+                            values = convert(each)
+                        except DamagedValueError as error:
+                            self._note(str(error))
+                            continue
                         run, step = _numbers(source)
                         yield (source.task, run, step, each.timestamp, *values), bool(values)
 

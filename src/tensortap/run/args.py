@@ -5,7 +5,7 @@ The caller's request and every hook's request are executed together, so everyone
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class SessionRunContext:
         self._original_args = original_args
         self._session = session
         self._stop_requested = False
+        self._on_success: list[Callable[[], None]] = []
 
     @property
     def original_args(self) -> SessionRunArgs:
@@ -83,6 +84,18 @@ class SessionRunContext:
     def request_stop(self) -> None:
         """Make the monitored session's `should_stop()` true after this run; cannot be taken back."""
         self._stop_requested = True
+
+    def on_success(self, action: Callable[[], None]) -> None:
+        """Do something once `after_run` of every hook has returned; not at all if one of them fails.
+
+        For what must not outlive a run that failed, such as a checkpoint.
+        """
+        self._on_success.append(action)
+
+    def succeeded(self) -> None:
+        """Do what hooks left for the success of the run, in the order they asked."""
+        while self._on_success:
+            self._on_success.pop(0)()
 
 
 @dataclass(slots=True)

@@ -30,15 +30,17 @@ class SessionRunHook:
     3. The caller calls `run`. `before_run(context)` of every hook may add fetches, feeds and options.
     4. The engine executes one run that serves the caller and all hooks.
     5. `after_run(context, values)` of every hook receives what that hook asked for. Any hook may have
-       called `context.request_stop()` by now; then `should_stop()` becomes true. Back to 3.
+       called `context.request_stop()` by now; then `should_stop()` becomes true. When no hook has failed,
+       what hooks left to `context.on_success(action)` is done, checkpoints among it. Back to 3.
     6. If the engine is preempted in 3 to 5 (`AbortedError`, `UnavailableError`), a new session is created:
        step 2 is repeated without `begin()`, then the interrupted run from 3.
     7. The with-block ends normally, or by `OutOfRangeError` or `StopIteration`: `end(session)` is called on
        every hook, in list order, and the session is closed. After any other exception `on_error` is called
        instead of `end()`, and the session is closed.
 
-    An error in `begin`, `after_create_session` or `before_run` stops the sequence at once. In `after_run`
-    and `end` the remaining hooks are still called; then the first error is raised and the others are logged.
+    An error in `begin`, `after_create_session` or `before_run` stops the sequence at once, and so does a
+    preemption in `after_run`: the run will be repeated. After another error in `after_run`, and any in `end`,
+    the remaining hooks are still called; then the first error is raised and the others are logged.
     An exception passes through unchanged, with a note that names the hook and the moment.
 
     Example:
@@ -148,8 +150,16 @@ def tell_hooks_of_error(hooks: Iterable[Any], session: Any, error: BaseException
                 _log.error("on_error() of the hook %s failed: %r", type(hook).__qualname__, another)
 
 
-def call_every_hook(hooks: Iterable[tuple[Any, tuple[Any, ...]]], moment: str) -> None:
-    """Call one moment of all hooks even if some fail, then raise the first error and log the others."""
+def call_every_hook(
+    hooks: Iterable[tuple[Any, tuple[Any, ...]]], moment: str, stop_at: tuple[type[Exception], ...] = ()
+) -> None:
+    """Call one moment of all hooks even if some fail, then raise the first error and log the others.
+
+    Args:
+        hooks: each with the arguments of the call.
+        moment: which method to call.
+        stop_at: after these errors no further hook is called.
+    """
     __tracebackhide__ = True
     first: Exception | None = None
     for hook, args in hooks:
@@ -166,5 +176,7 @@ def call_every_hook(hooks: Iterable[tuple[Any, tuple[Any, ...]]], moment: str) -
                     error,
                     exc_info=error,
                 )
+            if isinstance(error, stop_at):
+                break
     if first is not None:
         raise first

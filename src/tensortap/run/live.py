@@ -131,8 +131,11 @@ class LiveSession:
         def values_for(hook: Any) -> SessionRunValues:
             return SessionRunValues(request.results_for_hook(hook, results), request.options, metadata)
 
+        calls = ((hook, (context, values_for(hook))) for hook in pending.hooks)
         try:
-            call_every_hook(((hook, (context, values_for(hook))) for hook in pending.hooks), "after_run")
+            # A preempted run is repeated: what further hooks made of it would count twice.
+            call_every_hook(calls, "after_run", stop_at=PREEMPTION_ERRORS)
+            context.succeeded()
         finally:
             # Also when one of them failed, or the stop that another one requested would be lost.
             self.stop_requested |= context.stop_requested

@@ -19,6 +19,7 @@ from typing import Any
 
 from tensortap.errors import AbortedError, CheckpointError, UnavailableError
 from tensortap.run.files import replace_file, temporary_siblings
+from tensortap.run.finite import describe, non_finite_state
 
 __all__ = ["Saver", "latest_checkpoint"]
 
@@ -63,6 +64,8 @@ class Saver:
     def save(self, session: Any, path_prefix: str | os.PathLike[str], global_step: int | None = None) -> Path:
         """Write a checkpoint.
 
+        A state that holds NaN or infinities is saved too, for you asked for it, but not without a warning.
+
         Args:
             session: an engine session that has `save_state`.
             path_prefix: directory and basename; the directory is made if needed.
@@ -83,12 +86,15 @@ class Saver:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._sweep(prefix)
+            bad = [each for each in non_finite_state(session) if each.kind == "parameter" or each.nan]
             replace_file(path, session.save_state)
             self._update_pointer(path, prefix.name)
         except (CheckpointError, AbortedError, UnavailableError):
             raise
         except Exception as error:
             raise CheckpointError(f"Cannot save the checkpoint {path}: {error}") from error
+        if bad:
+            _log.warning("The checkpoint %s is saved, but %s.", path, describe(bad))
         return path
 
     def restore(self, session: Any, path: str | os.PathLike[str]) -> None:

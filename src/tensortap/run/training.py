@@ -10,6 +10,7 @@ from tensortap.run.builtin.checkpoint import CheckpointSaverHook
 from tensortap.run.builtin.counter import StepCounterHook
 from tensortap.run.builtin.summary_saver import SummarySaverHook
 from tensortap.run.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from tensortap.run.finite import NonFinitePolicy
 from tensortap.run.hooks import check_hooks
 from tensortap.run.monitored import MonitoredSession
 from tensortap.run.scaffold import Scaffold
@@ -52,6 +53,7 @@ def MonitoredTrainingSession(
     session: Any,
     max_recoveries: int | None = 10,
     recovery_backoff_secs: float = 1.0,
+    non_finite_checkpoints: NonFinitePolicy = "skip",
 ) -> MonitoredSession:
     """A `MonitoredSession` for training: restores, counts steps, and saves summaries and checkpoints.
 
@@ -80,6 +82,8 @@ def MonitoredTrainingSession(
         session: an engine session, or a function without arguments that makes one.
         max_recoveries: how many recoveries in a row without a completed run, as in `MonitoredSession`.
         recovery_backoff_secs: how long they wait, as in `MonitoredSession`.
+        non_finite_checkpoints: whether to "skip" checkpoints of parameters that hold NaN or infinities, to "save"
+            them with a warning, or to "raise"; see `CheckpointSaverHook`.
 
     Example:
         >>> import tempfile, torch
@@ -130,6 +134,7 @@ def MonitoredTrainingSession(
                 save_steps=checkpoint_steps,
                 scaffold=scaffold,
                 save_graph_def=save_graph_def,
+                non_finite=non_finite_checkpoints,
             )
         )
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, session=session)

@@ -16,6 +16,7 @@ from tensortap.reader.session_dir import RunRef
 from tensortap.server.gates import Hit
 from tensortap.server.job import Job
 from tensortap.store.description import RUNNING, read_description
+from tensortap.store.format import DamagedValueError
 from tensortap.store.health import PILL_COLUMNS, PILL_OP
 from tensortap.store.values import numpy_dtype
 from tensortap.suggest import nearest
@@ -152,12 +153,19 @@ def list_tensors(
         if part in datum.tensor_name and debug_op in (None, datum.debug_op)
     ]
     if bad:
-        data = [datum for datum in data if has_inf_or_nan(datum, datum.get_tensor())]
+        data = [datum for datum in data if _is_bad(datum)]
     return {
         "tensors": [_describe_datum(datum) for datum in data[offset : offset + limit]],
         "total": len(data),
         "notices": run.notices,
     }
+
+
+def _is_bad(datum: DebugTensorDatum) -> bool:
+    try:
+        return has_inf_or_nan(datum, datum.get_tensor())
+    except DamagedValueError:
+        return False  # named in the notices
 
 
 def _describe_datum(datum: DebugTensorDatum) -> dict[str, Any]:
@@ -199,7 +207,10 @@ def find_value(
             404, f"{full!r} was executed {len(data)} times; there is no execution {execution}."
         )
     datum = data[execution]
-    value: Any = datum.get_tensor()
+    try:
+        value: Any = datum.get_tensor()
+    except DamagedValueError as error:
+        raise HTTPException(409, str(error)) from None
     if slices:
         if not hasattr(value, "dtype"):
             raise HTTPException(400, f"{full!r} has no value that could be sliced.")

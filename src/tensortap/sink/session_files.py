@@ -26,8 +26,9 @@ class SessionFiles:
     'run_17_0'
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, fsync: bool = False) -> None:
         self.root = Path(root)
+        self._fsync = fsync
         self._start()
 
     def _start(self) -> None:
@@ -50,7 +51,8 @@ class SessionFiles:
             self._marked = True
         if info.task not in self._health:
             self._health[info.task] = HealthLog(self.root, info.task)
-        return RunWriter(run_dir, info, content=self._content, health=self._health[info.task])
+        health = self._health[info.task]
+        return RunWriter(run_dir, info, content=self._content, health=health, fsync=self._fsync)
 
     def described(self, nodes: Sequence[Node]) -> tuple[dict[str, list[Node]], tuple[str, ...]]:
         """The nodes by device, and the user's files they come from; for the same nodes as last time, from memory."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensortap.records import MAX_BATCH_RANK, KeyTable, RecordBatch
+from tensortap.store.checksum import checksums
 from tensortap.store.format import (
     ALIGNMENT,
     IN_BLOCK,
@@ -102,6 +103,7 @@ class BatchLayout:
         self._offsets: Integers = batch.rows["offset"].copy()
         self._sizes: Integers = batch.rows["nbytes"].copy()
         self._stored = self._checked(batch.rows, facts)
+        self._checksums = np.zeros(len(self._sizes), np.uint32)
         self.outside = np.flatnonzero(self._sizes > INLINE_LIMIT)
         self.piece = None
         if len(self.outside):
@@ -149,10 +151,13 @@ class BatchLayout:
         """The values for the data file, one by one."""
         return _values(self._memory, self._offsets[self.outside], self._sizes[self.outside])
 
-    def place_outside(self, offsets: Integers) -> None:
-        """Tell where in the data file its values went."""
+    def place_outside(self, offsets: Integers, algorithm: str) -> None:
+        """Tell where in the data file its values went, and which checksum they get."""
         self._stored["flags"][self.outside] = IN_DATA_FILE
         self._stored["offset"][self.outside] = offsets
+        self._checksums[self.outside] = checksums(
+            algorithm, self._memory, self._offsets[self.outside], self._sizes[self.outside]
+        )
 
     def frames(self) -> list[bytes | memoryview]:
         """All frames for the index, in pieces; after `place_outside`."""
@@ -163,9 +168,10 @@ class BatchLayout:
         small = rows["flags"] == IN_BLOCK
         values = _packed(self._memory, self._offsets[start:end][small], self._sizes[start:end][small])
         rows["offset"][small] = values.offsets
+        outside = self._checksums[start:end][~small].astype("<u4").tobytes()
         keys = b"".join(map(self._encoded.__getitem__, self._keys[start:end].tolist()))
         try:
-            return [*encode_block(rows, keys, values.memory)]
+            return [*encode_block(rows, keys, values.memory, outside)]
         except FrameTooLargeError:
             if end - start == 1:
                 raise

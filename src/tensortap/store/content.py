@@ -7,12 +7,14 @@ refers to the same file, writers never disagree about a file, and readers notice
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensortap.records import Node
+from tensortap.store.bounded import MAX_MESSAGE_BYTES, read_bounded
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import content_path, write_atomically
 
@@ -60,10 +62,15 @@ class ContentStore:
         """
         path = content_path(self._root, folder, digest)
         try:
-            content = path.read_bytes()
+            # Digested in pieces first: what has grown beyond all measure need not fit into memory to be refused.
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size > MAX_MESSAGE_BYTES:
+                    raise DumpFormatError(f"{path}: larger than anything that is stored there.")
+                intact = hashlib.file_digest(file, "sha256").hexdigest() == digest
+            content = read_bounded(path) if intact else b""
         except OSError as error:
             raise DumpFormatError(f"{path}: cannot be read: {error.strerror}.") from error
-        if hashlib.sha256(content).hexdigest() != digest:
+        if not intact or hashlib.sha256(content).hexdigest() != digest:
             raise DumpFormatError(f"{path}: the content has changed since it was written.")
         return content
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from tensortap.records import Record, RecordBatch
 from tensortap.store.batch import BatchLayout
+from tensortap.store.checksum import ALGORITHMS, preferred
 from tensortap.store.format import INLINE_LIMIT, Entry, aligned, encode_entry, encode_header
 from tensortap.store.health import PILL_OP, PillBlock
 from tensortap.store.layout import DATA_SUFFIX, INDEX_SUFFIX, device_stem
@@ -50,7 +51,8 @@ class DeviceFiles:
         self.too_many_pills = False
         self._pill_count = 0
         path = run_dir / f"{stem}{INDEX_SUFFIX}"
-        header = encode_header({"device": device})
+        self._checksum = preferred()
+        header = encode_header({"device": device, "checksum": self._checksum})
         self._index = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             _write_all(self._index, memoryview(header), 0)
@@ -72,7 +74,7 @@ class DeviceFiles:
         try:
             frames, entries = [], []
             for record in records:
-                entry, value = _prepare(record, data_end)
+                entry, value = _prepare(record, data_end, ALGORITHMS[self._checksum])
                 # Encoded before the value is written: a record the index cannot hold must leave no trace.
                 frames.append(encode_entry(entry))
                 entries.append(entry)
@@ -112,14 +114,14 @@ class DeviceFiles:
         file, start = self._open_data(), aligned(self._data_end)
         if layout.piece is not None:
             _write_all(file, memoryview(layout.piece.memory), start)
-            layout.place_outside(layout.piece.offsets + start)
+            layout.place_outside(layout.piece.offsets + start, self._checksum)
             return start + len(layout.piece.memory)
         offsets, end = [], start
         for value in layout.values_outside():
             offsets.append(aligned(end))
             _write_all(file, value, offsets[-1])
             end = offsets[-1] + len(value)
-        layout.place_outside(np.array(offsets))
+        layout.place_outside(np.array(offsets), self._checksum)
         return end
 
     def _remember(self, entries: list[Entry]) -> None:
@@ -157,7 +159,9 @@ class DeviceFiles:
                 os.ftruncate(self._data, self._data_end)
 
 
-def _prepare(record: Record, data_end: int) -> tuple[Entry, memoryview]:
+def _prepare(
+    record: Record, data_end: int, checksum: Callable[[memoryview], int]
+) -> tuple[Entry, memoryview]:
     """The entry of a record whose value would be appended at `data_end`, and the bytes of that value."""
     has_value = record.initialized and record.data is not None
     value = memoryview(b"")
@@ -180,6 +184,7 @@ def _prepare(record: Record, data_end: int) -> tuple[Entry, memoryview]:
         -1 if inline is not None else aligned(data_end),
         len(value),
         inline,
+        checksum(value) if has_value and inline is None else None,
     )
     return entry, value
 

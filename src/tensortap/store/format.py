@@ -28,6 +28,7 @@ __all__ = [
     "IN_DATA_FILE",
     "VERSION",
     "Damage",
+    "DamagedValueError",
     "DumpFormatError",
     "Entry",
     "FrameTooLargeError",
@@ -41,7 +42,7 @@ __all__ = [
     "scan_entries",
 ]
 
-VERSION = 2
+VERSION = 3
 """Version of the packed layout; readers accept this one and every earlier one."""
 
 ALIGNMENT = 64
@@ -63,15 +64,21 @@ _MARKERS = re.compile(b"TT[rb]\x01")
 _BODY = struct.Struct("<IiqQQIHHH")
 _BLOCK = struct.Struct("<III")  # records, dimensions per row, bytes of all keys
 _KEY = struct.Struct("<iIHH")  # output slot, lengths: node name, debug op, dtype
+_CHECKSUM = struct.Struct("<I")
 _MAX_BLOCK_DIMS = 64
 
-_INITIALIZED, _HAS_VALUE, _INLINE = 1, 2, 4
-IN_DATA_FILE = _INITIALIZED | _HAS_VALUE
-IN_BLOCK = IN_DATA_FILE | _INLINE
+_INITIALIZED, _HAS_VALUE, _INLINE, _CHECKED = 1, 2, 4, 8
+IN_DATA_FILE = _INITIALIZED | _HAS_VALUE | _CHECKED
+IN_BLOCK = _INITIALIZED | _HAS_VALUE | _INLINE
+_ALL_FLAGS = IN_DATA_FILE | _INLINE
 
 
 class DumpFormatError(TensortapError, ValueError):
     """A file of a session directory is damaged, foreign, or newer than this reader."""
+
+
+class DamagedValueError(DumpFormatError):
+    """The bytes of a stored value are not those that were written."""
 
 
 class FrameTooLargeError(ValueError):
@@ -86,6 +93,8 @@ class Entry(NamedTuple):
         nbytes: size of the stored value.
         inline: the value itself if it is small, else None.
         has_value: False for a tensor without a value.
+        checksum: of a value in the data file, by the algorithm that the header of the index names; None in
+            indexes of format version 2 and before. Inline values are covered by the CRC of their frame.
     """
 
     node_name: str
@@ -99,6 +108,7 @@ class Entry(NamedTuple):
     offset: int
     nbytes: int
     inline: bytes | None = None
+    checksum: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +179,10 @@ def encode_entry(entry: Entry) -> bytes:
     debug_op = entry.debug_op.encode("utf-8", "surrogateescape")
     dtype = entry.dtype.encode("utf-8", "surrogateescape")
     flags = (
-        _INITIALIZED * entry.initialized | _HAS_VALUE * entry.has_value | _INLINE * (entry.inline is not None)
+        _INITIALIZED * entry.initialized
+        | _HAS_VALUE * entry.has_value
+        | _INLINE * (entry.inline is not None)
+        | _CHECKED * (entry.checksum is not None)
     )
     rank = len(entry.shape)
     body = b"".join(
@@ -189,6 +202,7 @@ def encode_entry(entry: Entry) -> bytes:
             name,
             debug_op,
             dtype,
+            b"" if entry.checksum is None else _CHECKSUM.pack(entry.checksum),
             entry.inline or b"",
         )
     )
@@ -220,7 +234,7 @@ def encode_key(node_name: str, output_slot: int, debug_op: str, dtype: str) -> b
 
 
 def encode_block(
-    rows: npt.NDArray[Any], keys: bytes, values: bytes | memoryview
+    rows: npt.NDArray[Any], keys: bytes, values: bytes | memoryview, checksums: bytes = b""
 ) -> tuple[bytes | memoryview, ...]:
     """Many records in one frame, in pieces to write one after the other: values are not copied.
 
@@ -228,6 +242,7 @@ def encode_block(
         rows: one per record, of a type that `block_row` makes.
         keys: the `encode_key` of every record, in order.
         values: what inline rows have offsets into.
+        checksums: u32 for every row with the flags `IN_DATA_FILE`, in order.
 
     >>> rows = np.zeros(1, block_row(1))
     >>> rows[0] = (IN_BLOCK, 1, 17, 0, 8, (1,))
@@ -236,7 +251,7 @@ def encode_block(
     [True]
     """
     head = _BLOCK.pack(len(rows), rows.dtype["dims"].shape[0], len(keys))
-    body = (head, rows.tobytes(), keys, values)
+    body = (head, rows.tobytes(), keys, checksums, values)
     length = sum(map(len, body))
     if length > MAX_FRAME_BYTES:
         raise FrameTooLargeError(f"{len(rows)} records take {length} bytes of the index; the limit is 1 MiB.")
@@ -298,11 +313,12 @@ def _decode_entry(body: bytes) -> list[Entry] | None:
     after_name = names + name_len
     after_op = after_name + op_len
     after_dtype = after_op + dtype_len
+    after_checksum = after_dtype + (_CHECKSUM.size if flags & _CHECKED else 0)
     # Exactly: a flipped bit can make one marker of the other, whose frames have the same checksum.
-    end = after_dtype + nbytes if flags & _INLINE else after_dtype
-    if end != len(body) or flags > IN_BLOCK:
+    end = after_checksum + nbytes if flags & _INLINE else after_checksum
+    if end != len(body) or flags > _ALL_FLAGS:
         return None
-    inline = body[after_dtype:] if flags & _INLINE else None
+    inline = body[after_checksum:] if flags & _INLINE else None
     entry = Entry(
         _text(body[names:after_name]),
         slot,
@@ -315,6 +331,7 @@ def _decode_entry(body: bytes) -> list[Entry] | None:
         -1 if inline is not None else offset,
         nbytes,
         inline,
+        _CHECKSUM.unpack_from(body, after_dtype)[0] if flags & _CHECKED else None,
     )
     return [entry]
 
@@ -327,19 +344,25 @@ def _decode_block(body: bytes) -> list[Entry] | None:
         return None
     row = struct.Struct(f"<IIqQQ{dims}q")
     position = _BLOCK.size + count * row.size
-    values = position + key_bytes
+    keys_end = position + key_bytes
+    if keys_end > len(body):
+        return None
+    rows = list(row.iter_unpack(body[_BLOCK.size : position]))
+    checked = sum(1 for each in rows if each[0] & _CHECKED)
+    values = keys_end + _CHECKSUM.size * checked
     if values > len(body):
         return None
+    checksums = iter(struct.unpack_from(f"<{checked}I", body, keys_end))
     entries = []
-    for flags, rank, timestamp, offset, nbytes, *shape in row.iter_unpack(body[_BLOCK.size : position]):
+    for flags, rank, timestamp, offset, nbytes, *shape in rows:
         name = position + _KEY.size
-        if rank > dims or name > values:
+        if rank > dims or name > keys_end:
             return None
         slot, name_len, op_len, dtype_len = _KEY.unpack_from(body, position)
         after_name = name + name_len
         after_op = after_name + op_len
         position = after_op + dtype_len
-        if position > values:
+        if position > keys_end:
             return None
         inline = body[values + offset : values + offset + nbytes] if flags & _INLINE else None
         entries.append(
@@ -355,9 +378,10 @@ def _decode_block(body: bytes) -> list[Entry] | None:
                 -1 if inline is not None else offset,
                 nbytes,
                 inline,
+                next(checksums) if flags & _CHECKED else None,
             )
         )
-    return entries if position == values else None
+    return entries if position == keys_end else None
 
 
 _DECODERS = {_ENTRY_MARKER: _decode_entry, _BLOCK_MARKER: _decode_block}

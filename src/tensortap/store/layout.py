@@ -31,6 +31,7 @@ __all__ = [
     "DESCRIPTION",
     "INDEX_SUFFIX",
     "MARKER",
+    "TFDBG_PREFIX",
     "check_marker",
     "content_path",
     "device_stem",
@@ -47,6 +48,8 @@ MARKER = "tensortap.json"
 DESCRIPTION = "run.json"
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data"
+TFDBG_PREFIX = "_tfdbg_"
+"""What the names of everything in the other layout begin with."""
 
 _RUN = re.compile(r"run_(\d{1,20})_(\d{1,20})")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -23,9 +23,11 @@ class PackedRun:
     makes opening fail.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, verify: bool = True) -> None:
         self.path = path
-        self.notices: list[str] = []
+        self._verify = verify
+        self._notices: list[str] = []
+        self._unreadable: list[str] = []
         self.devices: list[str] = []
         self.tensors: dict[str, list[StoredTensor]] = {}
         self._files: dict[str, DeviceReader] = {}
@@ -36,14 +38,15 @@ class PackedRun:
     def refresh(self) -> bool:
         """Read what was added since; whether anything changed."""
         before = self._state
+        self._unreadable = []
         notices = self._read_description()
         for index in sorted(self.path.glob(f"*{INDEX_SUFFIX}")):
             if index.name in self._files:
                 continue
             try:
-                reader = DeviceReader(index)
+                reader = DeviceReader(index, self._verify)
             except (DumpFormatError, OSError) as error:
-                notices.append(f"The index {index.name} cannot be read: {error}")
+                self._unreadable.append(f"The index {index.name} cannot be read: {error}")
                 continue
             if reader.device in self.tensors:
                 notices.append(f"The index {index.name} repeats device {reader.device} and is ignored.")
@@ -52,11 +55,21 @@ class PackedRun:
             self.tensors[reader.device] = reader.tensors
         for reader in self._files.values():
             reader.refresh()
-            notices += reader.notices
         self.devices = sorted(self.tensors)
-        self.notices = notices
+        self._notices = notices
         self._state = (self._description, *(reader.position for reader in self._files.values()))
         return before != self._state
+
+    @property
+    def notices(self) -> list[str]:
+        """What is wrong or unusual, in sentences; also what was found when values were read."""
+        found = (each for reader in self._files.values() for each in reader.notices)
+        return [*self._notices, *self._unreadable, *found]
+
+    @property
+    def damage(self) -> list[str]:
+        """What is not as it was written, or cannot be read."""
+        return [*self._unreadable, *(each for reader in self._files.values() for each in reader.damage)]
 
     @property
     def info(self) -> RunInfo:
@@ -116,7 +129,7 @@ class PackedRun:
         try:
             return GraphDef.FromString(self._content.get("graphs", digest))
         except (DumpFormatError, DecodeError) as error:
-            self.notices.append(f"The graph of {device} cannot be read: {error}")
+            self._unreadable.append(f"The graph of {device} cannot be read: {error}")
             return None
 
     def graph_devices(self) -> list[str]:
@@ -139,7 +152,8 @@ class PackedRun:
         except (DumpFormatError, OSError) as error:
             if isinstance(error, DumpFormatError) and "newer" in str(error):
                 raise
-            return [self._without_description(f"cannot be read ({error})")]
+            self._unreadable.append(self._without_description(f"cannot be read ({error})"))
+            return []
         notices = [*self._description.notes]
         if self._description.status == RUNNING:
             notices.append("The run has not finished: it is still being written, or its process died.")
@@ -152,4 +166,6 @@ class PackedRun:
     def _without_description(self, problem: str) -> str:
         timestamp, index = parse_run_name(self.path.name) or (0, 0)
         self._description = RunDescription(RunInfo(index, -1, timestamp))
+        if problem == "is missing" and not any(self.path.glob(f"*{INDEX_SUFFIX}")):
+            return "The run holds nothing yet: its process was stopped in its first moments, or has just begun it."
         return f"The description {DESCRIPTION} {problem}; step, fetches and graphs of the run are unknown."

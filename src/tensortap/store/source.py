@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tensortap.store.layout import DESCRIPTION, INDEX_SUFFIX
+from tensortap.store.layout import DESCRIPTION, INDEX_SUFFIX, MARKER, TFDBG_PREFIX, parse_run_name
 from tensortap.store.values import TensorValue
 
 __all__ = ["CoreMetadata", "RunSource", "StoredTensor", "open_run", "time_order"]
@@ -31,6 +32,7 @@ class StoredTensor(NamedTuple):
         dtype: of the value, empty if only the value itself can tell.
         nbytes: bytes it takes on disk, None if its file is gone.
         inline: the raw value if the index already holds it.
+        is_checked: a checksum covers the value.
     """
 
     device: str
@@ -45,6 +47,7 @@ class StoredTensor(NamedTuple):
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     inline: bytes | None = None
+    is_checked: bool = False
 
     @property
     def extended_timestamp(self) -> str:
@@ -63,6 +66,7 @@ class RunSource(Protocol):
     Attributes:
         path: the run directory.
         notices: what is wrong or unusual, in sentences for people.
+        damage: those of them about bytes that are not what was written, or are missing.
         devices: names, in a fixed order.
         tensors: the records of each device, in numeric time order.
         core_metadata: one item per metadata file; normally one.
@@ -77,6 +81,8 @@ class RunSource(Protocol):
     def path(self) -> Path: ...  # noqa: D102
     @property
     def notices(self) -> list[str]: ...  # noqa: D102
+    @property
+    def damage(self) -> list[str]: ...  # noqa: D102
     @property
     def devices(self) -> list[str]: ...  # noqa: D102
     @property
@@ -112,8 +118,8 @@ def time_order(tensor: StoredTensor) -> tuple[int, int]:
     return tensor.timestamp, tensor.ordinal
 
 
-def open_run(run_dir: Path | str) -> RunSource:
-    """Open a run directory in the layout it has.
+def open_run(run_dir: Path | str, verify: bool = True) -> RunSource:
+    """Open a run directory in the layout it has; `verify` checks values against their checksums when read.
 
     Raises:
         OSError: there is no such directory.
@@ -125,6 +131,14 @@ def open_run(run_dir: Path | str) -> RunSource:
     path = Path(run_dir)
     if not path.is_dir():
         raise NotADirectoryError(f"Dump root directory {path} does not exist.")
-    if (path / DESCRIPTION).exists() or any(path.glob(f"*{INDEX_SUFFIX}")):
-        return PackedRun(path)
-    return TfdbgRun(path)
+    return PackedRun(path, verify) if _is_packed(path) else TfdbgRun(path)
+
+
+def _is_packed(path: Path) -> bool:
+    names = os.listdir(path)
+    if DESCRIPTION in names or any(name.endswith(INDEX_SUFFIX) for name in names):
+        return True
+    if parse_run_name(path.name) is None or any(name.startswith(TFDBG_PREFIX) for name in names):
+        return False
+    # Killed before it was described, it holds nothing but perhaps a temporary file; tfdbg's hold something.
+    return (path.parent / MARKER).exists() or all(name.startswith(".") for name in names)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.store.bounded import read_bounded
 from tensortap.store.format import DumpFormatError
 from tensortap.store.values import InconvertibleTensorProto, TensorValue, element_count, numpy_dtype
 from tensortap.wire.graph_def import DTYPE_NUMBERS
@@ -59,7 +60,7 @@ def read_event(path: Path) -> Any:
     from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
     try:
-        return Event.FromString(path.read_bytes())
+        return Event.FromString(read_bounded(path))
     except DecodeError as error:
         raise DumpFormatError(f"{path}: not a serialised Event: {error}.") from error
 

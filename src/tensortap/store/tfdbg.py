@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.store.format import DumpFormatError
+from tensortap.store.layout import TFDBG_PREFIX as PREFIX
 from tensortap.store.source import CoreMetadata, StoredTensor, time_order
 from tensortap.store.tensor_proto import read_event, tensor_from_event
 from tensortap.store.values import TensorValue
@@ -27,7 +28,6 @@ __all__ = [
     "tensor_at",
 ]
 
-PREFIX = "_tfdbg_"
 CORE_METADATA = f"{PREFIX}core_metadata_"
 FETCHES = f"{PREFIX}fetches_info_"
 FEED_KEYS = f"{PREFIX}feed_keys_info_"
@@ -92,6 +92,7 @@ class TfdbgRun:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.notices: list[str] = []
+        self.damage: list[str] = []
         self.counts: dict[str, int] = {}
         self.error: str | None = None
         self._state: tuple[Any, ...] = ()

@@ -44,6 +44,10 @@ PATTERNS = ("timeline-*.json", "timeline-*.json.gz")
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
 _MAX_MICROS = 1 << 63
+
+MAX_TEXT_BYTES = 512 << 20
+"""Of a trace, unpacked. Larger ones no viewer opens, and read they take ten times as much memory."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -166,9 +170,7 @@ def read_trace(path: Path) -> TraceFile:
     """
     name = str(path)
     try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP_MAGIC):
-            content = gzip.decompress(content)
+        content = _read_text(path)
     except (EOFError, zlib.error):
         raise TraceFileError(
             f"{name!r} breaks off in its compressed data; copy it again or take another one."
@@ -183,9 +185,30 @@ def read_trace(path: Path) -> TraceFile:
         raise TraceFileError(f"{name!r} is no trace: it is not text.") from None
     except RecursionError:
         raise TraceFileError(f"{name!r} is no trace: it is nested too deeply.") from None
+    except MemoryError:
+        raise TraceFileError(f"{name!r} does not fit into memory: {len(content)} bytes of text.") from None
     except json.JSONDecodeError as error:
         raise TraceFileError(_why_not_json(name, content, error)) from None
     return _checked(path, found)
+
+
+def _read_text(path: Path) -> bytes:
+    """The text of a trace, unpacked; never more of it than a viewer could hold."""
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        file.seek(0)
+        size = os.fstat(file.fileno()).st_size
+        if packed:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                content = unpacked.read(MAX_TEXT_BYTES + 1)
+        else:
+            content = file.read(MAX_TEXT_BYTES + 1) if size <= MAX_TEXT_BYTES else b""
+    if len(content) > MAX_TEXT_BYTES or (size > MAX_TEXT_BYTES and not packed):
+        raise TraceFileError(
+            f"{str(path)!r} {'unpacks to' if packed else 'has'} more than {MAX_TEXT_BYTES >> 20} MB of text, "
+            "which is more than is read; ProfilerHook(max_bytes=...) writes smaller ones."
+        )
+    return content
 
 
 def _why_not_json(name: str, content: bytes, error: json.JSONDecodeError) -> str:

@@ -20,8 +20,17 @@ from tensortap.store.description import FAILED, FINISHED, RunDescription, write_
 from tensortap.store.device_files import DeviceFiles
 from tensortap.store.format import DumpFormatError
 from tensortap.store.health import PILL_COLUMNS, HealthLog, Pill, PillBlock
-from tensortap.store.layout import run_name, write_marker
+from tensortap.store.layout import (
+    DATA_SUFFIX,
+    DESCRIPTION,
+    INDEX_SUFFIX,
+    MARKER,
+    content_path,
+    run_name,
+    write_marker,
+)
 from tensortap.store.session import remove_run
+from tensortap.store.sync import sync_files, sync_folders
 
 __all__ = ["RunWriter", "SessionStore"]
 
@@ -38,8 +47,9 @@ class SessionStore:
     ['health', 'run_17_0', 'tensortap.json']
     """
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, *, fsync: bool = False) -> None:
         self.root = Path(root).expanduser()
+        self._fsync = fsync
         self.root.mkdir(parents=True, exist_ok=True)
         write_marker(self.root)
         self._content = ContentStore(self.root)
@@ -59,7 +69,7 @@ class SessionStore:
                 info = replace(info, timestamp=info.timestamp + 1)
                 continue
             health = self._health.setdefault(info.task, HealthLog(self.root, info.task))
-            return RunWriter(run_dir, info, content=self._content, health=health)
+            return RunWriter(run_dir, info, content=self._content, health=health, fsync=self._fsync)
 
     def put(self, folder: str, content: bytes) -> str:
         """Store a GraphDef in `graphs` or a file in `sources`, unless it is there already; its digest."""
@@ -88,6 +98,14 @@ class SessionStore:
 class RunWriter:
     """Writes one run, from one thread.
 
+    Args:
+        run_dir: made if it is not there.
+        info: the run.
+        content: where graphs and sources go.
+        health: the history that its pills are added to.
+        fsync: at the end of the run, wait until all of it is on the disk itself, so that it outlives a power
+            failure; the health history, which can be made again from the runs, is left to the kernel.
+
     Attributes:
         path: the run directory, under which a reader finds the run.
     """
@@ -99,8 +117,10 @@ class RunWriter:
         *,
         content: ContentStore | None = None,
         health: HealthLog | None = None,
+        fsync: bool = False,
     ) -> None:
         self.path = Path(run_dir)
+        self._fsync = fsync
         self.info = info
         self.path.mkdir(parents=True, exist_ok=True)
         root = self.path.parent
@@ -208,6 +228,13 @@ class RunWriter:
         finally:
             if self._own_health:
                 self._health.close()
+        if self._fsync:
+            try:
+                self._sync_contents(graphs, digests)
+            except OSError as problem:
+                notes.append(
+                    f"The run may not outlive a power failure, for the disk failed to sync: {problem}."
+                )
         self._describe(
             status=FINISHED if error is None else FAILED,
             error=error,
@@ -217,6 +244,18 @@ class RunWriter:
             notes=tuple(notes),
             circumstances=circumstances or Circumstances(),
         )
+        if self._fsync:
+            # Last, so that a description which says that the run is finished never precedes what it describes.
+            sync_files([self.path / DESCRIPTION])
+            sync_folders([self.path])
+
+    def _sync_contents(self, graphs: Mapping[str, str], sources: Mapping[str, str]) -> None:
+        root = self.path.parent
+        stored = [content_path(root, "graphs", digest) for digest in graphs.values()]
+        stored += [content_path(root, "sources", digest) for digest in sources.values()]
+        records = [path for path in self.path.iterdir() if path.suffix in (DATA_SUFFIX, INDEX_SUFFIX)]
+        sync_files([*records, *stored, root / MARKER])
+        sync_folders({self.path, root, *(path.parent for path in stored)})
 
     def abandon(self) -> None:
         """Delete the run directory, finished or not. Pills of a finished run stay in the health history."""

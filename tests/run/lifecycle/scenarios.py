@@ -395,6 +395,63 @@ def preemption_while_recovering(world: Any) -> None:
         run(world, session)
 
 
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def four_runs(world: Any, hooks: list[Any], bad: int | None = None) -> None:
+    """Four runs with a checkpoint directory, the loss of one of them NaN; notes what was saved."""
+    try:
+        with world.checkpointed(hooks) as session:
+            for number in range(1, 5):
+                run(world, session, feed_dict={world.x: -1 if number == bad else 1})
+    finally:
+        world.log.append(f"saved:{world.saved()}")
+
+
+def failing(world: Any, error: Exception) -> Any:
+    return world.hook("a", {"after_run": [None, error]})
+
+
+@scenario
+def checkpoint_of_every_step(world: Any) -> None:
+    four_runs(world, [world.saver()])
+
+
+@scenario
+def nan_found_ahead_of_the_saver(world: Any) -> None:
+    four_runs(world, [world.nan_hook(), world.saver()], bad=3)
+
+
+@scenario
+def nan_found_after_the_saver(world: Any) -> None:
+    four_runs(world, [world.saver(), world.nan_hook()], bad=3)
+
+
+@scenario
+def aborted_ahead_of_the_saver(world: Any) -> None:
+    four_runs(world, [failing(world, world.aborted()), world.saver()])
+
+
+@scenario
+def aborted_after_the_saver(world: Any) -> None:
+    four_runs(world, [world.saver(), failing(world, world.aborted())])
+
+
+@scenario
+def value_error_ahead_of_the_saver(world: Any) -> None:
+    four_runs(world, [failing(world, ValueError("planted")), world.saver()])
+
+
+@scenario
+def value_error_after_the_saver(world: Any) -> None:
+    four_runs(world, [world.saver(), failing(world, ValueError("planted"))])
+
+
+@scenario
+def input_ends_ahead_of_the_saver(world: Any) -> None:
+    four_runs(world, [failing(world, world.out_of_range()), world.saver()])
+
+
 # --- step functions -------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -31,8 +32,9 @@ class LoggingHook(scenarios.Hook, v1.train.SessionRunHook):
 
 
 class TensorFlowWorld:
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
         self.log: list[str] = []
+        self.directory = directory
         self.raw: Any = None
         self.graph = tf.Graph()
         with self.graph.as_default():
@@ -41,6 +43,7 @@ class TensorFlowWorld:
             self.x = v1.placeholder_with_default(1, [], name="x")
             self.z = tf.identity(v1.placeholder_with_default(0, [], name="z_in"), name="z")
             self.y = tf.identity(2 * self.x, name="y")
+            self.loss = v1.log(tf.cast(self.x, tf.float32), name="loss")
             self.step = v1.assign_add(global_step, 1)
         self.x_spelled_otherwise = "x:0"
 
@@ -120,14 +123,29 @@ class TensorFlowWorld:
     def derive(self, name: str) -> Any:
         return tf.add(self.y, 1, name=name)
 
+    def nan_hook(self) -> Any:
+        return v1.train.NanTensorHook(self.loss)
+
+    def saver(self) -> Any:
+        return v1.train.CheckpointSaverHook(self.directory, save_steps=1, saver=v1.train.Saver())
+
+    def checkpointed(self, hooks: Any) -> Any:
+        creator = v1.train.ChiefSessionCreator(checkpoint_dir=self.directory)
+        return v1.train.MonitoredSession(creator, hooks, stop_grace_period_secs=GRACE_SECS)
+
+    def saved(self) -> list[int]:
+        names = (name for name in os.listdir(self.directory) if name.endswith(".index"))
+        return sorted(int(name.removesuffix(".index").rpartition("-")[2]) for name in names)
+
     def singular(self, hooks: Any) -> Any:
         return v1.train.SingularMonitoredSession(hooks, stop_grace_period_secs=GRACE_SECS)
 
 
 def play(name: str) -> list[str]:
-    world = TensorFlowWorld()
-    with world.graph.as_default():
-        return scenarios.play(name, world)
+    with tempfile.TemporaryDirectory() as directory:
+        world = TensorFlowWorld(directory)
+        with world.graph.as_default():
+            return scenarios.play(name, world)
 
 
 def refusals() -> dict[str, str]:

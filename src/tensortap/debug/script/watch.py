@@ -55,6 +55,7 @@ class ScriptOptions:
         stop: end the program at the first bad value, before it is applied.
         skip_bad: leave out updates with bad gradients, and go on.
         interceptor: what observes runs; see docs/native.md.
+        fsync: have every kept run on the disk itself at its end.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
     20
@@ -71,6 +72,7 @@ class ScriptOptions:
     stop: bool = False
     skip_bad: bool = False
     interceptor: str | None = None
+    fsync: bool = False
 
 
 def is_sample(index: int) -> bool:
@@ -270,6 +272,7 @@ class _ScriptDumper(Dumper):
                 last=options.last,
                 memory_bytes=options.memory_bytes,
             ),
+            fsync=options.fsync,
         )
         self._options = options
         self._watch = watch

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensortap.engines.base import default_session
+from tensortap.engines.base import NonFinite, default_session
 from tensortap.engines.graph import GLOBAL_STEP, Graph, current_graph
 from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.engines.structure import leaves
 from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
+from tensortap.engines.torch.finite import non_finite_state
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.names import NameTable
@@ -143,6 +144,10 @@ class EngineSession:
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
         self._global_step = checkpoint.load_state(self.program, Path(path))
+
+    def non_finite_state(self) -> Iterable[NonFinite]:
+        """Parameters, buffers and optimizer states that hold NaN or infinities."""
+        return non_finite_state(self.program)
 
     # --- state that can be read without a run ------------------------------------------------------
 

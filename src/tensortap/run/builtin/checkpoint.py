@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.engines.graph import GraphKeys
+from tensortap.errors import CheckpointError
 from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
 from tensortap.run.builtin.names import global_step_name, read_step
 from tensortap.run.coordinator import Coordinator
 from tensortap.run.files import replace_file
+from tensortap.run.finite import FiniteGuard, NonFinitePolicy, check_policy, describe, judged_already
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.summary import get_event_writer
 from tensortap.run.timer import SecondOrStepTimer
@@ -61,6 +63,11 @@ class CheckpointSaverHook(SessionRunHook):
     A checkpoint that cannot be written raises `CheckpointError`: training on without one would risk the
     user's work. Events about it, on the other hand, are written only if possible.
 
+    Nothing is saved of a run in which a hook has failed, wherever in the list that hook stands: the save is
+    done when `after_run` of every hook has returned. And parameters that have become NaN or infinite do not
+    take the place of the last good checkpoint, unless `non_finite` says so. Infinities that were there when
+    the session was made are meant.
+
     Args:
         checkpoint_dir: where checkpoints, `graph.pbtxt` and events go.
         save_secs: save every so many seconds.
@@ -72,6 +79,8 @@ class CheckpointSaverHook(SessionRunHook):
         listeners: called around every save.
         save_graph_def: whether to write `graph.pbtxt`.
         steps_per_run: how far one run is expected to move the global step.
+        non_finite: what to do when parameters hold NaN or infinities: "skip" this checkpoint with a warning and
+            keep the last good one, "save" it with a warning, or "raise" `CheckpointError`.
 
     Example:
         >>> import tempfile, torch
@@ -97,6 +106,7 @@ class CheckpointSaverHook(SessionRunHook):
         save_graph_def: bool = True,
         *,
         steps_per_run: int = 1,
+        non_finite: NonFinitePolicy = "skip",
     ) -> None:
         if saver is not None and scaffold is not None:
             raise ValueError("Give saver or scaffold, not both.")
@@ -108,10 +118,12 @@ class CheckpointSaverHook(SessionRunHook):
         self._save_graph_def = save_graph_def
         self._steps_per_run = steps_per_run
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
+        self._non_finite = check_policy(non_finite)
 
     def begin(self) -> None:
         """Find the global step and open the event file."""
         self._timer.reset()
+        self._guard = FiniteGuard()
         self._graph_version: int | None = None
         self._step_name = global_step_name(self)
         self._writer = get_event_writer(self._directory)
@@ -121,6 +133,7 @@ class CheckpointSaverHook(SessionRunHook):
     def after_create_session(self, session: Any, coord: Coordinator) -> None:
         """Save what the session starts with."""
         self._graph_version = None
+        self._guard.begin(session)
         step = read_step(session, self._step_name)
         self._save(session, step)
         self._timer.update_last_triggered_step(step)
@@ -130,9 +143,11 @@ class CheckpointSaverHook(SessionRunHook):
         return SessionRunArgs(self._step_name)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Save if it is time."""
-        if not self._timer.should_trigger_for_step(int(run_values.results) + self._steps_per_run):
-            return
+        """Save if it is time and no hook has failed."""
+        if self._timer.should_trigger_for_step(int(run_values.results) + self._steps_per_run):
+            run_context.on_success(lambda: self._save_if_due(run_context))
+
+    def _save_if_due(self, run_context: SessionRunContext) -> None:
         step = read_step(run_context.session, self._step_name)
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
@@ -149,16 +164,41 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _save(self, session: Any, step: int) -> bool:
         """Save a checkpoint; whether a listener wants to stop."""
+        if not self._is_worth_saving(session, step):
+            return False
         self._write_graph(session, step)
         for listener in self._listeners:
             listener.before_save(session, step)
-        path = self._find_saver(session).save(session, self._prefix, step)
+        with judged_already():
+            path = self._find_saver(session).save(session, self._prefix, step)
         _log.info("Saved the checkpoint %s", path)
         self._writer.add_checkpoint(str(path), step)
         self._writer.flush()
         # Every listener is called, whatever the earlier ones answer.
         answers = [listener.after_save(session, step) for listener in self._listeners]
         return any(answers)
+
+    def _is_worth_saving(self, session: Any, step: int) -> bool:
+        """Whether the state may take the place of the last checkpoint; says why not."""
+        verdict = self._guard.judge(session)
+        name = f"{self._prefix}-{step}"
+        if not verdict.against:
+            if verdict.mentioned:
+                _log.warning("The checkpoint %s is saved, but %s.", name, describe(verdict.mentioned))
+            return True
+        found = describe(verdict.against)
+        if self._non_finite == "raise":
+            raise CheckpointError(f"The checkpoint {name} is not saved: {found}.")
+        if self._non_finite == "save":
+            _log.warning("The checkpoint %s is saved, but %s.", name, found)
+            return True
+        _log.warning(
+            "The checkpoint %s is not saved, so that the last good one stays: %s. "
+            'CheckpointSaverHook(non_finite="save") would save it all the same.',
+            name,
+            found,
+        )
+        return False
 
     def _write_graph(self, session: Any, step: int) -> None:
         """Write the graph if it is new; engines that learn their graph by running extend it over time."""
