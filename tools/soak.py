@@ -74,7 +74,9 @@ class Soak:
     ends: list[float] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, number: int, drawn: Drawn, problems: list[str], cpus: tuple[float, float], end: float) -> None:
+    def add(
+        self, number: int, drawn: Drawn, problems: list[str], cpus: tuple[float, float], end: float
+    ) -> None:
         """One more file is done."""
         with self.lock:
             self.files += 1
@@ -311,7 +313,9 @@ def _differences(drawn: Drawn, arguments: list[str], plain: Execution, watched: 
     if watched.cpu > CPU_FACTOR * plain.cpu + CPU_SECS:
         problems.append(f"slow: {plain.cpu:.1f} s became {watched.cpu:.1f} s of processor time")
     if watched.end_secs > plain.end_secs + END_SECS * _patience():
-        problems.append(f"late: {watched.end_secs:.1f} s after the program's end, {plain.end_secs:.1f} s without us")
+        problems.append(
+            f"late: {watched.end_secs:.1f} s after the program's end, {plain.end_secs:.1f} s without us"
+        )
     if watched.peak_bytes > plain.peak_bytes + MEMORY_BYTES:
         problems.append(f"memory: {plain.peak_bytes >> 20} MB became {watched.peak_bytes >> 20} MB")
     return problems + _wrong_verdict(drawn, plain, watched)
@@ -329,7 +333,9 @@ def _stderr_differences(plain: str, watched: str) -> list[str]:
     problems = []
     if position < len(theirs):
         problems.append(f"stderr: {theirs[position]!r} is missing")
-    odd = [line for line in rest if re.search(r"Traceback|Warning|Fatal|^\w*Error|could not|failed|BUG", line)]
+    odd = [
+        line for line in rest if re.search(r"Traceback|Warning|Fatal|^\w*Error|could not|failed|BUG", line)
+    ]
     if odd:
         problems.append(f"stderr of ours: {odd[0]!r}")
     return problems

@@ -224,9 +224,13 @@ def loss_of(i):
 
 @_in(MODELS)
 def mlp(draw: Draw) -> str:
-    act = draw.choice(["ReLU", "GELU", "Tanh", "SiLU", "ELU", "Softplus", "LeakyReLU", "Hardswish", "Mish", "PReLU"])
+    act = draw.choice(
+        ["ReLU", "GELU", "Tanh", "SiLU", "ELU", "Softplus", "LeakyReLU", "Hardswish", "Mish", "PReLU"]
+    )
     width = draw.choice([4, 8, 33])
-    norm = draw.choice(["nn.Identity()", f"nn.LayerNorm({width})", f"nn.BatchNorm1d({width})", "nn.Dropout(0.3)"])
+    norm = draw.choice(
+        ["nn.Identity()", f"nn.LayerNorm({width})", f"nn.BatchNorm1d({width})", "nn.Dropout(0.3)"]
+    )
     return (
         f"model = nn.Sequential(nn.Linear(8, {width}), {norm}, nn.{act}(), nn.Linear({width}, 3))"
         + _labelled("8")

@@ -231,11 +231,20 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
         commands = [f"tensortap why {where}{question}", f"tensortap ls {where} --run {found.run}{task} --bad"]
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(f"tensortap profile {shlex.quote(os.path.join(root, 'timelines'))}")
-    written = size_text(sum(counts.written_bytes for counts in seen.kept))
-    page.field("kept", f"{_count(report.runs, 'run')}, {written}, in {root}")
+    page.field("kept", f"{_count(report.runs, 'run')}, {size_text(_kept_bytes(report.directory))}, in {root}")
+    for hook in watch.hooks:
+        for outcome in getattr(hook, "outcomes", list)():
+            page.field("stream", outcome)
     for number, command in enumerate(commands):
         page.line("  ", (f"{'' if number else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
     return page
+
+
+def _kept_bytes(root: Path) -> int:
+    """What the runs of all ranks take on the disk."""
+    from tensortap.store.session import list_runs, run_size
+
+    return sum(run_size(root / name) for name, _, _ in list_runs(root)[0])
 
 
 def _count(number: int, noun: str) -> str:

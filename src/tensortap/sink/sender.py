@@ -230,9 +230,14 @@ class Sender:
             if counts == self._told:
                 return
             self._told = counts
+        say = log.warning if self.counts.dropped or self.skipped_runs or self.delivered_runs else log.info
+        say("%s.", self.outcome())
+
+    def outcome(self) -> str:
+        """What became of the records so far, in one sentence."""
         dropped = dict(self.counts.dropped)
         spooled = dropped.pop(SPOOLED, 0)
-        records, runs = _plural(counts["written"], "record"), _plural(self.runs, "run")
+        records, runs = _plural(self.counts.written, "record"), _plural(self.runs, "run")
         sentences = [f"{runs} for the debug server {self.address}: {records} arrived"]
         if dropped:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
@@ -243,8 +248,7 @@ class Sender:
             sentences.append(f"{_plural(self.skipped_runs, 'run')} not watched while it was down")
         if self.delivered_runs:
             sentences.append(f"{_plural(self.delivered_runs, 'spooled run')} delivered")
-        say = log.warning if len(sentences) > 1 else log.info
-        say("%s.", "; ".join(sentences))
+        return "; ".join(sentences)
 
     def _ensure_thread(self) -> bool:
         if self._thread is None or not self._thread.is_alive():
