@@ -928,7 +928,7 @@ for i in range(3):
     pieces = [
         torch.masked.sum(x, 1, mask=x > 0), m.sum().get_data(), x.to_sparse().sum().to_dense(),
         torch.empty(0, 4).sum(0), x.half().float(), x.to(torch.float64).float(), x.bfloat16().float(),
-        x.expand(2, 4, 4)[0], torch.view_as_real(torch.complex(x, x).conj())[..., 1], x.T[::2].reshape(-1),
+        x.expand(2, 4, 4)[0], torch.view_as_real(torch.complex(x, x).conj().resolve_conj())[..., 1], x.T[::2].reshape(-1),
         x.to_sparse_csr().to_dense(), torch.as_strided(x, (2, 2), (1, 2)), x.unfold(0, 2, 1).reshape(-1),
         torch.from_numpy(np.ones((4, 4), "f4")), x.to_mkldnn().to_dense(), torch.tensor(3.0).expand(4),
         torch.bucketize(x, torch.linspace(-2, 2, 5)).float(), x.to(torch.float8_e4m3fn).float(),

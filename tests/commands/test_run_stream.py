@@ -67,7 +67,7 @@ def numbers(text):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """One program for each ending, and one of a single step, all at once to one server: what each said, and the server."""
+    """One program for each ending, and one of a single step, all at once: what they said, and the server counted."""
     folder = tmp_path_factory.mktemp("programs")
     with DebugServer(folder / "served", http_port=None) as server:
         running = {}

@@ -91,7 +91,7 @@ class Answerer:
         if self._voice.launch is not None:
             time.sleep(RANKS_SECS)
         report = self._report()
-        if report.first_bad is None:
+        if report.first_bad is None or self._is_being_written(report.first_bad):
             return False
         self._finding = report.first_bad
         if self._voice.takes("answer"):
@@ -130,6 +130,22 @@ class Answerer:
         from tensortap.reader import SessionDir
 
         return search_session(SessionDir(self._root), exclude=self._exclude, condition=self._condition)
+
+    def _is_being_written(self, finding: Finding) -> bool:
+        """Whether a finding is in a run of this process that goes on: it may yet take its infinities out again.
+
+        Such a run is judged when it is over. That of another rank may wait for us, and cannot be waited for.
+        """
+        from tensortap.reader import SessionDir
+        from tensortap.store.description import RUNNING, read_description
+
+        for run in SessionDir(self._root).runs:
+            if run.index == finding.run and finding.rank == self._voice.rank:
+                with suppress(OSError, ValueError):
+                    description = read_description(run.path)
+                    if description.info.task == finding.rank and description.status == RUNNING:
+                        return True
+        return False
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen

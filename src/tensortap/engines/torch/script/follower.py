@@ -34,6 +34,7 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
 from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
+from tensortap.engines.torch.unnoticed import unnoticed
 
 __all__ = ["Follower", "Watch"]
 
@@ -308,7 +309,8 @@ class Follower:
         if self._given_up:
             return
         try:
-            action(*arguments)
+            with unnoticed():
+                action(*arguments)
         except Exception:
             self._given_up = True
             self._unhook_modules()
