@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import re
@@ -39,7 +40,7 @@ CPU_FACTOR, CPU_SECS = 5.0, 8.0
 END_SECS = 2.0
 """How long after the program's own end the process may live, on an idle machine."""
 HANG_SECS = 90.0
-"""How long a program may take at all, on an idle machine; a watched one as long again for every second of the plain one."""
+"""How long a program may take at all, on an idle machine; a watched one ten times its processor time more."""
 MEMORY_BYTES = 1 << 30
 """How much more memory a watched program may take."""
 
@@ -286,10 +287,8 @@ def _members(session: int) -> dict[int, str]:
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _patience() -> float:
@@ -342,7 +341,7 @@ def _stderr_differences(plain: str, watched: str) -> list[str]:
 
 
 def _normal(text: str) -> list[str]:
-    """Lines that can be compared: without addresses, and frames of PyTorch that depend on whether modules have hooks."""
+    """Lines that can be compared: without addresses, and without frames that depend on whether modules have hooks."""
     text = re.sub(r'  File ".*/torch/nn/modules/module.py", line .*\n(    .*\n)+', "", text)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Extension modules:")]
     return [re.sub(r"0x[0-9a-f]{6,}", "0x", line) for line in lines]

@@ -49,7 +49,8 @@ def show(name, *things):
     for thing in flat(things):
         if isinstance(thing, torch.Tensor):
             thing = thing.detach().as_subclass(torch.Tensor)
-            thing = thing.dequantize() if thing.is_quantized else thing.to_dense() if thing.layout != torch.strided else thing
+            thing = thing.dequantize() if thing.is_quantized else thing
+            thing = thing.to_dense() if thing.layout != torch.strided else thing
             finite = finite and bool(thing.isfinite().all())
             digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
             digest.update(thing.contiguous().reshape(-1).resolve_conj().resolve_neg().view(torch.uint8).numpy().tobytes())
@@ -111,7 +112,8 @@ class Wrapped(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+        like = {"dtype": inner.dtype, "requires_grad": inner.requires_grad}
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like)
 
     def __init__(self, inner):
         self.inner = inner
@@ -252,11 +254,12 @@ def conv(draw: Draw) -> str:
 @_in(MODELS)
 def recurrent(draw: Draw) -> str:
     kind = draw.choice(["LSTM", "GRU", "RNN"])
+    layers, both_ways = draw.choice([1, 2]), draw.choice([True, False])
     return f"""
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.rnn = nn.{kind}(4, 6, num_layers={draw.choice([1, 2])}, batch_first=True, bidirectional={draw.choice([True, False])})
+        self.rnn = nn.{kind}(4, 6, num_layers={layers}, batch_first=True, bidirectional={both_ways})
         self.head = nn.LazyLinear(3)
     def forward(self, x):
         return self.head(self.rnn(x)[0][:, -1])
@@ -869,9 +872,16 @@ results.append(policy.state_dict())
 
 @_in(WHOLE)
 def sparse_embedding(draw: Draw) -> str:
+    made = draw.choice(
+        [
+            "SparseAdam(table.parameters())",
+            "SGD(table.parameters(), lr=0.1)",
+            "Adagrad(table.parameters(), lr=0.1)",
+        ]
+    )
     return f"""
 table = nn.Embedding(50, 4, sparse=True)
-optimizer = {draw.choice(["torch.optim.SparseAdam(table.parameters())", "torch.optim.SGD(table.parameters(), lr=0.1)", "torch.optim.Adagrad(table.parameters(), lr=0.1)"])}
+optimizer = torch.optim.{made}
 for i in range(5):
     optimizer.zero_grad()
     t = torch.randint(0, 50, (4, 3))
@@ -928,7 +938,8 @@ for i in range(3):
     pieces = [
         torch.masked.sum(x, 1, mask=x > 0), m.sum().get_data(), x.to_sparse().sum().to_dense(),
         torch.empty(0, 4).sum(0), x.half().float(), x.to(torch.float64).float(), x.bfloat16().float(),
-        x.expand(2, 4, 4)[0], torch.view_as_real(torch.complex(x, x).conj().resolve_conj())[..., 1], x.T[::2].reshape(-1),
+        x.expand(2, 4, 4)[0], torch.view_as_real(torch.complex(x, x).conj().resolve_conj())[..., 1],
+        x.T[::2].reshape(-1),
         x.to_sparse_csr().to_dense(), torch.as_strided(x, (2, 2), (1, 2)), x.unfold(0, 2, 1).reshape(-1),
         torch.from_numpy(np.ones((4, 4), "f4")), x.to_mkldnn().to_dense(), torch.tensor(3.0).expand(4),
         torch.bucketize(x, torch.linspace(-2, 2, 5)).float(), x.to(torch.float8_e4m3fn).float(),
@@ -1232,7 +1243,8 @@ def intended_infinities(draw: Draw) -> Twist:
     return Twist(
         inside="""
 row = torch.tensor([1.0, float("-inf"), 2.0])
-results += [row.softmax(0), row.max(), torch.full((3,), float("inf")).amin().clamp(max=9), torch.tensor(0.0).log().exp()]
+results += [row.softmax(0), row.max(), torch.full((3,), float("inf")).amin().clamp(max=9)]
+results.append(torch.tensor(0.0).log().exp())
 """
     )
 

@@ -21,6 +21,7 @@ from tensortap.run.args import SessionRunArgs
 from tensortap.run.creators import SessionCreator
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.monitored import MonitoredSession, SingularMonitoredSession
+from tests.patience import patient
 
 from ..counter_session import CounterSession
 from . import scenarios
@@ -196,7 +197,7 @@ def tensorflow_logs() -> dict[str, list[str]]:
     script = Path(__file__).with_name("tensorflow_world.py")
     # A process of its own: TensorFlow and another engine in one process get in each other's way.
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=patient(240), check=False
     )
     assert done.returncode == 0, done.stderr
     logs: dict[str, list[str]] = json.loads(done.stdout)
