@@ -34,7 +34,7 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
 from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
-from tensortap.engines.torch.unnoticed import unnoticed
+from tensortap.engines.torch.unnoticed import is_tracing, unnoticed
 
 __all__ = ["Follower", "Watch"]
 
@@ -143,11 +143,26 @@ class Follower:
         self._replaced = [
             (Optimizer, "__init__", made, make),
             (torch.amp.GradScaler, "step", step_or_skip, scaled_step),
+            *(
+                (torch.jit, name, self._outside_runs(getattr(torch.jit, name)), getattr(torch.jit, name))
+                for name in ("trace", "trace_module")
+            ),
         ]
         for owner, name, ours, _ in self._replaced:
             setattr(owner, name, ours)
         self._step_handle = register_optimizer_step_pre_hook(self._before_step)
         self._hook_modules()
+
+    def _outside_runs(self, function: Any) -> Any:
+        """A function that ends the run: PyTorch cannot trace inside a dispatch mode. A model called later begins another."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if self._is_here():
+                self._attempt(self._end_run, None)
+            return function(*args, **kwargs)
+
+        return called
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
@@ -209,6 +224,8 @@ class Follower:
 
     @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if is_tracing():
+            return
         if self._thread is None:
             self._choose_thread(module)
         if threading.get_ident() == self._thread and generation() == self._generation:
