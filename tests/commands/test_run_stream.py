@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from tensortap.commands.common import size_text
 from tensortap.reader import SessionDir
 from tensortap.server import DebugServer, StreamHandler
@@ -65,37 +63,27 @@ def numbers(text):
     )
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """One program for each ending, and one of a single step, all at once: what they said, and the server counted."""
-    folder = tmp_path_factory.mktemp("programs")
-    with DebugServer(folder / "served", http_port=None) as server:
-        running = {}
+def test_every_record_arrives_however_the_program_ends(tmp_path):
+    """One program for each ending, and one of a single step, all at once."""
+    running = {}
+    with DebugServer(tmp_path / "served", http_port=None) as server:
         for number, (name, ending) in enumerate({**ENDINGS, "takes one step": ""}.items()):
-            script = folder / f"train{number}.py"
+            script = tmp_path / f"train{number}.py"
             script.write_text(TRAINING + ending)
             steps = "1" if name == "takes one step" else "12"
-            running[name] = started(server, folder / f"run{number}", sys.executable, [str(script), steps])
-        said = {}
+            running[name] = started(server, tmp_path / f"run{number}", sys.executable, [str(script), steps])
+        total = 0
         for name, process in running.items():
-            said[name] = (*process.communicate(timeout=patient(60)), process.returncode)
-        yield said, server.statistics.counts(), folder / "served"
-
-
-@pytest.mark.parametrize("name", [*ENDINGS, "takes one step"])
-def test_every_record_arrives_however_the_program_ends(programs, name):
-    out, said, code = programs[0][name]
-    assert "True" in out
-    assert code == {"exits": 3, "raises": 1}.get(name, 0)
-    seen, arrived, dropped, _ = numbers(said)
-    assert (arrived, dropped) == (seen, 0)
-    assert seen > (10 if name == "takes one step" else 150)
-    assert "program ended" not in said
-
-
-def test_the_server_has_counted_the_same_and_no_stream_as_broken(programs):
-    said, counts, _ = programs
-    assert counts["records"] == sum(numbers(each)[1] for _, each, _ in said.values())
+            out, said = process.communicate(timeout=patient(60))
+            assert "True" in out, said
+            assert process.returncode == {"exits": 3, "raises": 1}.get(name, 0)
+            seen, arrived, dropped, _ = numbers(said)
+            assert (arrived, dropped) == (seen, 0), name
+            assert seen > (10 if name == "takes one step" else 150)
+            assert "program ended" not in said
+            total += arrived
+        counts = server.statistics.counts()
+    assert counts["records"] == total
     assert (counts["broken"], counts["dropped"], counts["failures"], counts["refused"]) == (0, 0, 0, 0)
 
 
