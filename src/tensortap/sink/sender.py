@@ -50,6 +50,7 @@ _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _USELESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 _TICK_SECS = 0.1
 _KNOCK_SECS = 0.5
+_NOBODY_SECS = 1.0
 _ANOTHER_ATTEMPT_SECS = 2.0
 _SLOWEST_DELIVERY_SECS, _SLOWEST_DELIVERY_RATE = 30.0, 1e6
 _ENDED = "The program ended before the run did."
@@ -183,6 +184,9 @@ class Sender:
     def flush_last(self, timeout: float) -> None:
         """Wait as `flush` does, at the end of a session; the end of the program does not wait for the same again."""
         runs = self.runs
+        # Records may wait for a server that is slow or starts late, but not the user for one that nobody has started.
+        if not self._is_answering and self._is_busy() and not _is_listening(self.address):
+            timeout = min(timeout, _NOBODY_SECS)
         if not self.flush(timeout):
             self._waited_for = runs
 
@@ -588,6 +592,18 @@ def _who_is_there(address: str) -> str:
         "something listens there, but it hangs, is no debug server, or only one side speaks TLS: "
         "ca_file here, --tls-cert there"
     )
+
+
+def _is_listening(address: str) -> bool:
+    """Whether somebody might be there; False if connections are refused."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _plural(number: int, noun: str) -> str:

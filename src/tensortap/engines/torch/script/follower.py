@@ -154,7 +154,7 @@ class Follower:
         self._hook_modules()
 
     def _outside_runs(self, function: Any) -> Any:
-        """A function that ends the run, for nothing can be traced in a dispatch mode; a model called later begins one."""
+        """A function that ends the run, for nothing can be traced in a dispatch mode; the next model begins one."""
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
