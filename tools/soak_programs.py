@@ -77,7 +77,8 @@ def attempt(program):
 
 def parameters_of(names):
     """Parameters of all modules among some local names."""
-    return [p for module in names.values() if isinstance(module, nn.Module) for p in module.parameters()]
+    modules = [names[name] for name in sorted(names) if isinstance(names[name], nn.Module)]
+    return [p for module in modules for p in module.parameters()]
 
 
 def the_program_is_over():

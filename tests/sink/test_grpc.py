@@ -269,7 +269,9 @@ def test_a_breakpoint_of_a_server_that_has_gone_stops_nobody(plain):
     options = StreamOptions(
         breakpoint_timeout_secs=60, gate_timeout_secs=0.2, connect_timeout_secs=1, retry_secs=0.1
     )
-    first = GrpcSink(plain.url, INFO, options)
+    first = GrpcSink(
+        plain.url, INFO, replace(options, gate_timeout_secs=patient(1), connect_timeout_secs=patient(1))
+    )
     assert first.open_gates() == {key}
     first.finish(RunEnd())
     assert first.flush(patient(10))
