@@ -16,6 +16,7 @@ import torch
 import tensortap as tt
 from tensortap.commands import COMMANDS, main, parser_of
 from tests.analyze.planted import HEALTHY, PLANTS, train
+from tests.patience import patient
 
 BY_NAME = {case.name: case for case in (*PLANTS, *HEALTHY)}
 
@@ -205,7 +206,7 @@ def test_health_follows_a_growing_directory_until_it_is_interrupted(tmp_path):
         train(BY_NAME["bad_batch"], target)
         rows = [json.loads(follower.stdout.readline()) for _ in range(4)]
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 0
+        assert follower.wait(patient(10)) == 0
         assert follower.stderr.read() == ""
     assert [row["run"] for row in rows] == [0, 1, 2, 3]
     assert [row["nan"] > 0 for row in rows] == [False, False, True, True]

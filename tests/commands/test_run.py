@@ -15,6 +15,7 @@ import pytest
 
 from tensortap.commands import main
 from tensortap.reader import SessionDir
+from tests.patience import patient
 
 TENSORTAP = [sys.executable, "-m", "tensortap"]
 
@@ -35,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def ended(command, **options):
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patient(120), **options)
 
 
 def both(*arguments, **options):
@@ -335,7 +336,7 @@ while True:
     for _ in range(30):
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patient(60))
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt\n\ntensortap\n  seen " in said
     assert "no bad value" in said

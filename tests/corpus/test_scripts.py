@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import patient
+
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -29,8 +31,10 @@ TORCHRUN = [
 def answer(script, root, tensortap=TENSORTAP):
     """What is said about a program: the exit code of `why` and its first bad value."""
     run = [*tensortap, "run", "-o", root, SCRIPTS / script]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=True)
-    said = subprocess.run([*TENSORTAP, "why", root, "--json"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=patient(200), check=True)
+    said = subprocess.run(
+        [*TENSORTAP, "why", root, "--json"], capture_output=True, text=True, timeout=patient(60)
+    )
     found = json.loads(said.stdout)["first_bad"]
     if found is not None:
         assert found["node"] in done.stderr

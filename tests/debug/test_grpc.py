@@ -19,6 +19,7 @@ from tensortap.store.tensor_proto import fill_tensor
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, GraphDef, TensorProto
 from tensortap.wire.events import METADATA
 from tests.debug.steps import X, linear_session
+from tests.patience import patient
 from tests.sink.peers import PlainServer, ServerProcess, at_most, free_port
 from tests.torch_engine.zoo import ZOO
 
@@ -209,7 +210,7 @@ def test_gates_open_and_close_from_run_to_run(plain, interceptor):
             if change is not None:
                 plain.request(key, change)
             session.run("loss")
-            assert hook.flush(10)
+            assert hook.flush(patient(10))
             seen.append([record.watch_key for record in plain.records])
             plain.records.clear()
     assert seen == [[], [key], [key], [], [key]]
@@ -282,7 +283,7 @@ def test_breakpoints_of_our_server_are_released_by_somebody_else(server):
         releasing = threading.Thread(target=release)
         releasing.start()
         assert session.run("loss") == np.mean(np.square(value))
-        releasing.join(10)
+        releasing.join(patient(10))
         gates.set([key], "closed")
         session.run("loss")
     assert [ref.open().size for ref in SessionDir(server.root / "debugged")] == [0, 1, 0]

@@ -14,6 +14,7 @@ import pytest
 import tensortap as tt
 from tensortap.reader.session_dir import SessionDir
 from tests.debug.steps import X, linear_session
+from tests.patience import patient
 from tests.reader.test_tensorflow_peer import peer
 from tests.torch_engine.zoo import ZOO
 
@@ -122,7 +123,7 @@ def test_gates_and_breakpoints_of_tensorflows_server(server):
             if request is not None:
                 server.ask(*request)
             assert session.run("loss", {"x": X}) == plain.run("loss", {"x": X})
-            assert session.flush(30)
+            assert session.flush(patient(30))
             counts.append(len(server.ask("received")["values"].get("model/addmm:0:DebugIdentity", [])))
     assert counts == [0, 1, 2, 3, 3]
     gated = server.ask("received")["gated"]

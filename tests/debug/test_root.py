@@ -11,6 +11,7 @@ import pytest
 
 from tensortap.debug.root import Launch, claim_session_root
 from tensortap.reader.session_dir import SessionDir
+from tests.patience import patient
 
 RANKS = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 VARIABLES = [*RANKS, "RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TENSORTAP_SESSION_ID"]
@@ -93,7 +94,7 @@ def test_two_ranks_dump_into_one_root_at_the_same_time(tmp_path):
         )
         for rank in range(2)
     ]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    assert [rank.wait(patient(120)) for rank in ranks] == [0, 0]
     session = SessionDir(root)
     assert len(session) == 40
     assert session.tasks() == [0, 1] or session.tasks == [0, 1]

@@ -24,6 +24,7 @@ from tensortap.reader.session_dir import SessionDir
 from tensortap.records import Node
 from tensortap.run import timer
 from tensortap.run.summary import FileWriterCache
+from tests.patience import patient
 from tests.profile.trace_rules import check_trace
 from tests.run.counter_session import CounterSession
 from tests.run.events import read_events
@@ -467,7 +468,7 @@ for _ in range(4):
 
 
 def test_the_end_of_the_program_waits_for_traces_of_a_session_that_was_not_ended(tmp_path):
-    subprocess.run([sys.executable, "-c", LEFT_OPEN, str(tmp_path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", LEFT_OPEN, str(tmp_path)], check=True, timeout=patient(120))
     assert steps_in(tmp_path) == [2, 3, 4]
 
 
@@ -495,7 +496,7 @@ def test_tensorboard_serves_the_run_metadata(tmp_path):  # G12
         base = f"http://localhost:{found[1]}/data/plugin/graphs"
 
         def get(path):
-            with urllib.request.urlopen(f"{base}/{path}", timeout=60) as answer:
+            with urllib.request.urlopen(f"{base}/{path}", timeout=patient(60)) as answer:
                 return answer.read().decode()
 
         (info,) = json.loads(get("info")).values()
@@ -507,5 +508,5 @@ def test_tensorboard_serves_the_run_metadata(tmp_path):  # G12
         assert 'name: "model/0/addmm"' in get("graph?run=.&limit_attr_size=1024&large_attrs_key=_too_large")
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(patient(30))
         server.stderr.close()

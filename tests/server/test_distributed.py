@@ -10,6 +10,7 @@ import pytest
 
 from tensortap.commands import main
 from tensortap.server import DebugServer
+from tests.patience import patient
 from tests.server.tools import get
 
 RANK = """
@@ -62,7 +63,7 @@ def test_ranks_are_grouped_and_the_one_that_went_its_own_way_is_found(tmp_path, 
             for rank in range(size)
         ]
         for process in ranks:
-            _, errors = process.communicate(timeout=200)
+            _, errors = process.communicate(timeout=patient(200))
             assert process.returncode == 0, errors
         (job,) = get(server, "/api/jobs")["jobs"]
         assert (job["name"], job["runs"], job["tasks"]) == ("ddp", 5 * size, list(range(size)))

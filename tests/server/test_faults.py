@@ -13,6 +13,7 @@ import pytest
 
 from tensortap.reader import SessionDir
 from tensortap.server import DebugServer
+from tests.patience import patient
 from tests.server.tools import (
     PROJECT,
     ServeProcess,
@@ -66,7 +67,7 @@ def test_fifty_clients_at_once(server):
     def one(rank):
         def messages():
             yield from events(metadata(0, rank=rank, job="crowd"))
-            everybody.wait(60)
+            everybody.wait(patient(60))
             names = [f"layer/{place}" for place in range(200)]
             yield from events(
                 pill_batch(names, [pill(mean=rank)] * 200, rank), identity("x", [float(rank)], rank)
@@ -81,7 +82,7 @@ def test_fifty_clients_at_once(server):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(patient(120))
     assert failures == []
     session = server.session("crowd")
     assert session.tasks() == list(range(50))
@@ -95,7 +96,7 @@ def test_fifty_clients_at_once(server):
 def test_several_processes_lose_nothing(tmp_path):
     server = ServeProcess(tmp_path / "root", "--port", "0")
     processes = [client(server.address, rank, 20, 500) for rank in range(3)]
-    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    assert [process.wait(patient(120)) for process in processes] == [0, 0, 0]
     now = get(server, "/api/server")
     assert now["counts"]["records"] == 3 * 20 * 500
     assert now["now"]["resident_memory_bytes"] < 500 << 20
@@ -114,7 +115,7 @@ def test_a_server_killed_and_started_again(tmp_path):
 
     def messages():
         yield from events(metadata(1), identity("received", [2.0]))
-        held.wait(60)
+        held.wait(patient(60))
 
     call = open_stream(server, messages())
     next(call)
@@ -139,7 +140,7 @@ def test_garbage_on_the_port(server):
 
     host, _, port = server.address.rpartition(":")
     for content in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(100_000), b""):
-        with socket.create_connection((host, int(port)), timeout=10) as raw:
+        with socket.create_connection((host, int(port)), timeout=patient(10)) as raw:
             try:
                 raw.sendall(content)
             except OSError:
@@ -156,5 +157,5 @@ def test_serve_names_every_job_and_ends_when_told_twice(tmp_path):
         assert server.process.stderr.readline() == f"job gpt: tensortap health {tmp_path}/gpt --follow\n"
         for _ in range(5):
             server.process.send_signal(signal.SIGTERM)
-        server.process.wait(30)
+        server.process.wait(patient(30))
         assert server.close() == "received 1 records in 1 runs\n"

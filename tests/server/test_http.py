@@ -16,6 +16,7 @@ from tensortap.server import DebugServer
 from tensortap.server.http import _Api
 from tensortap.wire.events import graph_events
 from tensortap.wire.graph_def import nodes_to_proto
+from tests.patience import patient
 from tests.server.tools import device, get, http, identity, metadata, pill, stream, summary
 
 JOB = "/api/jobs/gpt"
@@ -149,7 +150,7 @@ def test_a_job_is_also_found_by_a_name_that_no_directory_can_have(tmp_path):
 
 def test_who_speaks_no_http_is_answered_and_not_logged(server, caplog):
     host, _, port = server.http_address.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as knocking:
+    with socket.create_connection((host, int(port)), timeout=patient(30)) as knocking:
         knocking.sendall(b"\x00\x01\r\n\r\n")
         assert knocking.recv(100).startswith(b"HTTP/1.1 400")
     assert not caplog.records

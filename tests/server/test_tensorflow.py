@@ -14,6 +14,7 @@ import pytest
 
 from tensortap.reader import DebugDumpDir
 from tensortap.server import DebugServer
+from tests.patience import patient
 from tests.server.tools import PROJECT, eventually, get, http
 
 pytestmark = pytest.mark.skipif(
@@ -63,7 +64,7 @@ class TensorFlow:
     def close(self):
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(30)
+        self._process.wait(patient(30))
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,7 @@ def test_breakpoints_over_several_runs(tensorflow, server):
         assert get(server, f"/api/jobs/default/runs/{hit['run']}/value", tensor="y:0[-1]")["value"] == 3.0
         assert results == []
         assert http(server, f"/api/jobs/default/breakpoints/{number}/release", "POST")[0] == 200
-        thread.join(20)
+        thread.join(patient(20))
         assert results == [[6.0]]
     server.request_unwatch("y", 0, "DebugIdentity")
     assert tensorflow.run(server, ["loss"], {"y": [GATED]}) == [6.0]

@@ -19,6 +19,7 @@ from tensortap.records import RECORD_ROW, KeyTable, Record, RecordBatch, RunInfo
 from tensortap.wire.batches import BatchEncoder
 from tensortap.wire.debug_service import SEND_EVENTS, EventReply
 from tensortap.wire.events import StreamMetadata, metadata_event, tensor_events
+from tests.patience import patient
 
 PROJECT = Path(__file__).parents[2]
 
@@ -94,7 +95,7 @@ def http(server, path, method="GET", body=None, headers=None):
         headers=headers or {},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=patient(30)) as response:
             content, status = response.read(), response.status
     except urllib.error.HTTPError as error:
         with error:
@@ -115,7 +116,7 @@ def get(server, path, **query):
 
 def eventually(condition, seconds=20):
     """Wait for a condition and return its value."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
@@ -145,7 +146,7 @@ class ServeProcess:
     def close(self):
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(patient(30))
         said = self.process.stderr.read()
         self.process.stderr.close()
         return said

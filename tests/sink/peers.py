@@ -21,6 +21,7 @@ import grpc
 from tensortap.reader.session_dir import SessionDir
 from tensortap.wire.debug_service import SEND_EVENTS, SERVICE, Event, EventReply
 from tensortap.wire.events import GRAPH, METADATA, TENSOR, GraphJoiner, TensorJoiner, kind_of
+from tests.patience import patience
 
 PROJECT = Path(__file__).parents[2]
 
@@ -142,11 +143,11 @@ class PlainServer:
 
 @contextmanager
 def at_most(seconds):
-    """The block must not take longer."""
+    """The block must not take longer, on an idle machine."""
     start = time.monotonic()
     yield
     took = time.monotonic() - start
-    assert took < seconds, f"took {took:.1f} s"
+    assert took < seconds * patience(), f"took {took:.1f} s"
 
 
 def main(root, port, delay):

@@ -10,6 +10,7 @@ from tensortap.engines.options import DebugOptions, DebugTensorWatch
 from tensortap.ops.view import TensorView
 from tensortap.records import Node, Record, RunInfo, TensorSpec, device_name
 from tensortap.sink.publisher import Publisher, as_record_data
+from tests.patience import patient
 
 CPU = device_name("cpu")
 
@@ -56,4 +57,4 @@ class Gate:
 
     def __call__(self):
         self.started.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(patient(30))

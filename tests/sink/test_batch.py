@@ -23,6 +23,7 @@ from tensortap.sink.queue import WriterQueue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
 from tensortap.sink.session_files import SessionFiles
 from tensortap.store import device_files
+from tests.patience import patient
 from tests.sink.sample import DebugOptions, Gate, info, watch_all
 from tests.store.sample import GPU, batch_of, pill, record
 from tests.store.test_batch import content
@@ -79,7 +80,7 @@ def outcome(root, kind, listed, *, batches, error):
             for each in group:
                 sink.write(each)
     sink.finish(RunEnd(error=error))
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     told = [(each.watch_key, each.shape, bytes(each.data)) for each in heard]
     stored = content(root) if (root / "run_1_0").exists() else None
     return told, stored, sink.counts.as_dict()
@@ -98,7 +99,7 @@ def test_what_the_budget_has_room_for_is_taken_of_a_batch(tmp_path, caplog):
     sink.write_batch(batch_of([value(0, 100), value(1, 100), value(2, 50), value(3, 100), value(4, 40)]))
     sink.write_batch(batch_of([value(5, 1), value(6, 0)]))
     sink.finish(RunEnd())
-    sink.flush(10)
+    sink.flush(patient(10))
     assert sink.counts.as_dict() == {
         "written": 5,
         "written_bytes": 964,
@@ -127,14 +128,14 @@ def test_a_thousand_summaries_wake_the_writer_once(tmp_path):
         sink.write_batch(batch)
     sink.finish(RunEnd())
     assert len(submitted) == 2
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.written == 1000
 
 
 def test_a_batch_leaves_after_a_moment_although_nothing_follows_it(tmp_path):
     sink = FileSink(tmp_path / "run_1_0", info())
     sink.write_batch(batch_of([summary(1), summary(2)]))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patient(10)
     while not sink.counts.written and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sink.counts.written == 2, "before the run has ended"
@@ -148,7 +149,7 @@ def test_a_queue_that_stays_full_drops_whole_batches_and_refunds(tmp_path):
         sink.write_batch(batch_of([value(1, 1 << 18), value(2, 1 << 18)]))  # 2 MiB each
     sink.finish(RunEnd())
     gate.opened.set()
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.written + sink.counts.lost == 10
     assert sink.counts.dropped == {"queue full": 10 - sink.counts.written}
     assert sink._meter.used == sink.counts.written_bytes
@@ -174,12 +175,12 @@ def full_beyond(monkeypatch, nbytes):
 @pytest.mark.parametrize("room", [300, 1000, 2000, 5000])
 def test_a_full_disk_loses_what_does_not_fit_and_nothing_else(tmp_path, monkeypatch, caplog, room):
     sink = FileSink(tmp_path / "run_1_0", info())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     full_beyond(monkeypatch, room)
     listed = [value(0, 1), value(1, 200), summary(2), value(3, 300), value(4, 2000), value(5, 0)]
     sink.write_batch(batch_of(listed))
     sink.finish(RunEnd())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     dump = DebugDumpDir(tmp_path / "run_1_0")
     assert sink.counts.written == dump.size > 0
     assert sink.counts.dropped == {"write failed": len(listed) - dump.size}
@@ -197,7 +198,7 @@ def test_one_bad_record_of_a_batch_is_counted_and_the_others_are_written(tmp_pat
     batch.rows["dims"][1] = 11
     sink.write_batch(batch)
     sink.finish(RunEnd())
-    sink.flush(10)
+    sink.flush(patient(10))
     assert sink.counts.dropped == {"write failed": 1}
     names = [datum.node_name for datum in DebugDumpDir(tmp_path / "run_1_0").dumped_tensor_data]
     assert names == ["v1", "v3"]
@@ -220,20 +221,20 @@ def test_a_batch_with_something_bad_is_kept_whole_although_memory_has_no_room_fo
     sink = RetainedSink(keeper, lambda: FileSink(tmp_path / "run_1_0", info()))
     sink.write_batch(batch_of([value(1, 400), summary(2), summary(3, nan=1)]))
     sink.finish(RunEnd())
-    sink.flush(10)
+    sink.flush(patient(10))
     assert (sink.counts.written, sink.counts.dropped) == (3, {})
 
 
 def test_a_forked_process_writes_no_batch_into_the_run_of_its_parent(tmp_path):
     sink = FileSink(tmp_path / "run_1_0", info())
-    sink.flush(10)
+    sink.flush(patient(10))
     child = os.fork()
     if child == 0:
         sink.write_batch(batch_of([summary(1), summary(2)]))
         os._exit(0 if sink.counts.dropped == {"written in a forked process": 2} else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     sink.finish(RunEnd())
-    sink.flush(10)
+    sink.flush(patient(10))
 
 
 class BrokenSink(MemorySink):

@@ -14,6 +14,7 @@ from tensortap.sink.base import RunEnd, Sink
 from tensortap.sink.destinations import open_sink
 from tensortap.sink.memory import collect
 from tensortap.store.values import as_bytes
+from tests.patience import patient
 from tests.store.sample import INFO, batch_of, nodes, pill, records
 
 NODES = [node for each in nodes().values() for node in each]
@@ -93,7 +94,7 @@ def test_what_goes_in_comes_out_and_is_counted(place, sink, batches):
         if not any(each is other for other in fits):
             sink.write(each)
     sink.finish(RunEnd(NODES))
-    assert sink.flush(30)
+    assert sink.flush(patient(30))
     assert sorted(place.read()) == sorted(map(of_record, listed))
     assert sink.counts.written == len(listed)
     assert sink.counts.written_bytes == sum(each.nbytes for each in listed)
@@ -102,7 +103,7 @@ def test_what_goes_in_comes_out_and_is_counted(place, sink, batches):
 
 def test_a_run_without_records_is_a_run(place, sink):
     sink.finish(RunEnd(NODES, error="RuntimeError: out of memory"))
-    assert sink.flush(30)
+    assert sink.flush(patient(30))
     assert place.read() == []
     assert sink.counts.written == sink.counts.lost == 0
 
@@ -113,8 +114,8 @@ def test_the_end_comes_once_and_nothing_after_it_raises(sink):
     sink.finish(RunEnd(NODES))
     sink.write(buffered(pill("fc/addmm", after=1)))
     sink.write_batch(batch_of([pill("fc/addmm", after=2)]))
-    assert sink.flush(30)
+    assert sink.flush(patient(30))
     sink.close()
     sink.close()
-    assert sink.flush(30)
+    assert sink.flush(patient(30))
     assert sink.counts.written + sink.counts.lost == 3, "every record is accounted for"

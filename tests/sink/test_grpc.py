@@ -23,6 +23,7 @@ from tensortap.store.tensor_proto import fill_tensor
 from tensortap.store.values import as_bytes
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, TensorProto
 from tensortap.wire.events import GRAPH, METADATA, TENSOR
+from tests.patience import patient
 from tests.sink.peers import PlainServer, at_most
 from tests.store import sample
 from tests.store.sample import CPU, INFO, START, batch_of, nodes, pill
@@ -65,7 +66,7 @@ def stream(url, listed=(), info=INFO, options=OPTIONS, end=None):
     for each in listed:
         (sink.write if isinstance(each, Record) else sink.write_batch)(each)
     sink.finish(RunEnd(NODES) if end is None else end)
-    assert sink.flush(30)
+    assert sink.flush(patient(30))
     return sink
 
 
@@ -81,7 +82,7 @@ def test_it_is_a_sink_with_a_say(server):
     assert isinstance(sink, InteractiveSink)
     sink.close()
     sink.close()
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["one by one", "in a batch"])
@@ -183,7 +184,7 @@ def test_concurrent_runs_to_different_paths(server):
             sink.write(pill(f"n{round}"))
     for sink in sinks:
         sink.finish(RunEnd(NODES))
-    assert sinks[0].flush(30)
+    assert sinks[0].flush(patient(30))
     assert [sink.counts.written for sink in sinks] == [50] * 3
     steps = {
         path.name: [ref.open(validate=False).core_metadata.global_step for ref in SessionDir(path)]
@@ -229,7 +230,7 @@ def test_a_breakpoint_waits_for_its_reply_which_may_bring_a_value(plain):
     sink.write(record("w", np.zeros((1, 2), np.float32)))
     assert sink.replacement("w:0") is None
     sink.finish(RunEnd())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.written == 3
 
 
@@ -245,7 +246,7 @@ def test_a_breakpoint_whose_server_forgets_to_reply_costs_its_timeout_once(plain
             sink.write(record("x", [1.0]))
     assert "did not reply at the breakpoint x:0:DebugIdentity within 0.5 s" in caplog.text
     sink.finish(RunEnd())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.written == 20
 
 
@@ -258,7 +259,7 @@ def test_a_breakpoint_ends_when_its_server_does(plain):
     with at_most(10):
         sink.write(record("y", [1.0]))
     sink.finish(RunEnd())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.dropped == {"connection lost": 1}
 
 
@@ -268,10 +269,12 @@ def test_a_breakpoint_of_a_server_that_has_gone_stops_nobody(plain):
     options = StreamOptions(
         breakpoint_timeout_secs=60, gate_timeout_secs=0.2, connect_timeout_secs=1, retry_secs=0.1
     )
-    first = GrpcSink(plain.url, INFO, options)
+    first = GrpcSink(
+        plain.url, INFO, replace(options, gate_timeout_secs=patient(1), connect_timeout_secs=patient(1))
+    )
     assert first.open_gates() == {key}
     first.finish(RunEnd())
-    assert first.flush(10)
+    assert first.flush(patient(10))
     plain._server.stop(None).wait()
     sink = GrpcSink(plain.url, INFO, options)
     assert sink.breakpoints() == {key}, "it was never told otherwise"
@@ -279,7 +282,7 @@ def test_a_breakpoint_of_a_server_that_has_gone_stops_nobody(plain):
         for _ in range(20):
             sink.write(record("z", [1.0]))
     sink.finish(RunEnd())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.dropped == {"server unreachable": 20}
 
 
@@ -297,12 +300,12 @@ def test_a_forked_process_leaves_the_run_to_its_parent(server):
     results = context.Queue()
     child = context.Process(target=write_in_child, args=(sink, results))
     child.start()
-    assert results.get(timeout=20)[:2] == (True, {"written in a forked process": 2})
-    child.join(20)
+    assert results.get(timeout=patient(20))[:2] == (True, {"written in a forked process": 2})
+    child.join(patient(20))
     assert child.exitcode == 0
     sink.write(pill("b"))
     sink.finish(RunEnd())
-    assert sink.flush(10)
+    assert sink.flush(patient(10))
     assert sink.counts.written == the_run(server).size == 2
 
 

@@ -19,6 +19,7 @@ from tensortap.sink.base import Counts
 from tensortap.sink.filters import array_of
 from tensortap.sink.memory import collect, listen
 from tensortap.sink.publisher import Publisher
+from tests.patience import patience, patient
 from tests.sink.sample import CPU, info, node, play, watch_all
 
 VALUES = {"x": np.arange(4, dtype=np.float32), "model/y": np.array([[1.0, np.nan]])}
@@ -53,7 +54,7 @@ def test_all_urls_of_a_watch_get_the_record(tmp_path):
     url = f"FILE://{tmp_path}/run_1_0"
     with collect("seen") as records:
         run = play(VALUES, [DebugTensorWatch("x", 0, ["DebugIdentity"], [url, "memcbk:///seen"])])
-        assert all(sink.flush(10) for sink in run.sinks)
+        assert all(sink.flush(patient(10)) for sink in run.sinks)
     assert len(records) == 1
     dump = DebugDumpDir(tmp_path / "run_1_0")
     assert dump.size == 1
@@ -174,7 +175,7 @@ def test_an_unwatched_tensor_costs_a_dictionary_look_up():
     x = node("x")
     assert run.wants(x, 0) is None
     seconds = min(timeit.repeat(lambda: run.wants(x, 0), number=10_000, repeat=5)) / 10_000
-    assert seconds < 5e-6
+    assert seconds < 5e-6 * patience()
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "complex64", "bfloat16", "float8_e4m3fn"])
@@ -183,7 +184,7 @@ def test_every_dtype_goes_to_disk_and_back(tmp_path, dtype):
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     value = np.array([[0, 1, 1], [1, 0, 1]], np.float32).astype(kind)
     run = play({"x": value}, watch_all(f"file://{tmp_path}/run_1_0", "DebugIdentity", "DebugNumericSummary"))
-    assert run.sinks[0].flush(10)
+    assert run.sinks[0].flush(patient(10))
     dump = DebugDumpDir(tmp_path / "run_1_0")
     (back,) = dump.get_tensors("x", 0, "DebugIdentity")
     assert back.dtype == kind

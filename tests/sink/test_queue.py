@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tensortap.sink.queue import WriterQueue
+from tests.patience import patient
 from tests.sink.sample import Gate
 
 
@@ -16,21 +17,21 @@ from tests.sink.sample import Gate
 def queue():
     queue = WriterQueue(max_bytes=100)
     yield queue
-    assert queue.drain(10)
+    assert queue.drain(patient(10))
 
 
 def test_jobs_are_done_in_order_by_one_other_thread(queue):
     done = []
     for number in range(50):
         assert queue.submit(lambda number=number: done.append((number, threading.current_thread().name)))
-    assert queue.drain(10)
+    assert queue.drain(patient(10))
     assert done == [(number, "tensortap-writer") for number in range(50)]
 
 
 def test_a_full_queue_waits_for_the_writer_before_it_refuses(queue):
     gate = Gate()
     queue.submit(gate)
-    gate.started.wait(10)
+    gate.started.wait(patient(10))
     assert queue.submit(lambda: None, 100)
     threading.Timer(0.1, gate.opened.set).start()
     assert queue.submit(lambda: None, 50, max_wait_secs=10)
@@ -42,17 +43,17 @@ def test_a_writer_that_does_not_move_costs_the_wait_once(queue):
     start = time.monotonic()
     refused = [queue.submit(lambda: None, 50, max_wait_secs=0.2) for _ in range(20)]
     assert refused == [False] * 20
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < patient(1)
     assert queue.submit(lambda: None), "a job without size, such as the end of a run, is always accepted"
     gate.opened.set()
-    queue.drain(10)
+    queue.drain(patient(10))
     assert queue.submit(lambda: None, 50, max_wait_secs=0.2), "it waits again once the writer has moved"
 
 
 def test_a_job_larger_than_the_bound_is_accepted_by_an_empty_queue(queue):
     done = []
     assert queue.submit(lambda: done.append(1), 10_000)
-    assert queue.drain(10)
+    assert queue.drain(patient(10))
     assert done == [1]
     assert queue.pending_bytes == 0
 
@@ -61,7 +62,7 @@ def test_a_job_that_raises_is_logged_and_the_next_one_is_done(queue, caplog):
     done = []
     queue.submit(lambda: 1 / 0, 10)
     queue.submit(lambda: done.append(1), 10)
-    assert queue.drain(10)
+    assert queue.drain(patient(10))
     assert done == [1]
     assert queue.faults == 1
     assert "Writing records failed" in caplog.text
@@ -74,11 +75,11 @@ def test_a_dead_writer_thread_is_replaced(queue, caplog):
 
     done = []
     queue.submit(die, 10)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patient(10)
     while queue._thread.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
     queue.submit(lambda: done.append(1), 10)
-    assert queue.drain(10)
+    assert queue.drain(patient(10))
     assert done == [1]
     assert queue.pending_bytes == 0
     assert "died" in caplog.text
@@ -94,13 +95,13 @@ def test_draining_gives_up_after_the_timeout(queue):
 def test_a_forked_process_begins_with_an_empty_queue(queue):
     gate = Gate()
     queue.submit(gate, 60)
-    gate.started.wait(10)
+    gate.started.wait(patient(10))
     queue.submit(lambda: os._exit(3), 40)  # a duty of the parent, which must not be done twice
     child = os.fork()
     if child == 0:
         done = []
         accepted = queue.submit(lambda: done.append(1), 50, max_wait_secs=0)
-        drained = queue.drain(10)
+        drained = queue.drain(patient(10))
         os._exit(0 if accepted and drained and done == [1] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     queue._jobs.pop()

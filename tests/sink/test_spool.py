@@ -11,6 +11,7 @@ import pytest
 from tensortap.server import DebugServer
 from tensortap.sink.spool import Spool, SpoolFull
 from tensortap.sink.stream_options import StreamOptions
+from tests.patience import patience, patient
 from tests.sink.peers import PROJECT, PlainServer, ServerProcess, at_most, free_port
 from tests.sink.test_grpc_faults import PER_RUN, QUICK, Program
 
@@ -27,7 +28,7 @@ def test_runs_are_delivered_when_the_server_is_back(tmp_path, options):
     program.run(3)
     program.run_until(lambda: program.sender.is_down)
     program.run(3)
-    assert program.sender.flush(10)
+    assert program.sender.flush(patient(10))
     spooled = len(program.sinks)
     assert program.dropped() == {SPOOLED: PER_RUN * spooled}
     with ServerProcess(tmp_path / "root", int(program.url.rpartition(":")[2])) as server:
@@ -39,7 +40,7 @@ def test_runs_are_delivered_when_the_server_is_back(tmp_path, options):
         (session,) = server.sessions()
         assert sorted(ref.index for ref in session) == list(range(len(program.sinks)))
         assert all("loss" in ref.open(validate=False).nodes() for ref in session), "with their graphs"
-    assert program.slowest < 0.5
+    assert program.slowest < 0.5 * patience()
 
 
 def test_a_plain_server_gets_them_too(options):
@@ -47,7 +48,7 @@ def test_a_plain_server_gets_them_too(options):
         server.reads.clear()
         program = Program(server.url.removeprefix("grpc://"), options)
         program.run(3)
-        assert program.sender.flush(10)
+        assert program.sender.flush(patient(10))
         assert program.dropped() == {SPOOLED: 3 * PER_RUN}
         server.reads.set()
         program.run_until(lambda: program.sender.delivered_runs == 3)
@@ -67,7 +68,7 @@ def test_the_next_program_delivers_what_the_first_could_not(tmp_path):
     port = free_port()
     first = [sys.executable, "-c", FIRST, f"localhost:{port}", str(tmp_path / "spool")]
     with at_most(15):
-        done = subprocess.run(first, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(first, cwd=PROJECT, capture_output=True, text=True, timeout=patient(60))
     assert done.returncode == 0
     assert f"; 404 records {SPOOLED}." in done.stderr
     with DebugServer(tmp_path / "root", port=port, http_port=None) as server:
@@ -80,7 +81,7 @@ def test_the_next_program_delivers_what_the_first_could_not(tmp_path):
 def test_a_spool_that_is_full_keeps_no_halves(options, caplog):
     program = Program(f"localhost:{free_port()}", replace(options, spool_max_bytes=60_000))
     program.run(5)
-    program.sender.flush(10)
+    program.sender.flush(patient(10))
     dropped = program.dropped()
     assert sum(dropped.values()) == 5 * PER_RUN
     assert set(dropped) == {SPOOLED, "spool failed or full"}

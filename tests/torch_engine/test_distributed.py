@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from tensortap.reader.session_dir import SessionDir
+from tests.patience import patient
 
 RANK = """
 import json, sys, torch, torch.distributed as dist, tensortap as tt
@@ -51,7 +52,7 @@ def job(meeting, root):
         )
         for rank in range(2)
     ]
-    ended = [process.communicate(timeout=120) for process in ranks]
+    ended = [process.communicate(timeout=patient(120)) for process in ranks]
     for process, (_, errors) in zip(ranks, ended, strict=True):
         assert process.returncode == 0, errors
     return [json.loads(output) for output, _ in ended]

@@ -26,6 +26,7 @@ import tensortap as tt
 from tensortap.errors import InvalidArgumentError
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.reader.session_dir import SessionDir
+from tests.patience import patient
 from tests.torch_engine.replay import same_bits
 from tests.torch_engine.zoo import ZOO
 
@@ -68,7 +69,7 @@ def python(program, *arguments, **options):
         [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=patient(200),
         **options,
     )
 
@@ -353,7 +354,7 @@ def test_two_threads_with_a_session_each(tmp_path):
 
             inner = tt.torch.Session(step, modules={name: model})
             with dumping(inner, root) as session:
-                barrier.wait(20)
+                barrier.wait(patient(20))
                 for _ in range(20):
                     session.run(None, {"x": torch.ones(2, 4)})
             assert inner.faults == 0
@@ -370,7 +371,7 @@ def test_two_threads_with_a_session_each(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patient(60))
     assert not failures
     for name, other in (("wide", "deep"), ("deep", "wide")):
         dumps = SessionDir(tmp_path / name)
@@ -398,7 +399,7 @@ def test_one_session_run_by_two_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patient(60))
     assert not failures
     assert seen == [alone] * 60
 
@@ -490,7 +491,7 @@ EXIT = """
     run = lambda: session.run(None, {"x": torch.ones(2, 4)})
     if how == "while another thread is in a run":
         threading.Thread(target=run, daemon=True).start()
-        begun.wait(30)
+        begun.wait(patient(30))
         time.sleep(0.5)
     else:
         for _ in range(3):

@@ -30,6 +30,7 @@ from tensortap.engines.torch.native.build import (
     library_path,
     remove_all,
 )
+from tests.patience import patient
 
 REAL_COMPILER = next((path for name in build.COMPILERS if (path := shutil.which(name))), None)
 
@@ -124,7 +125,7 @@ def is_alive(process_id):
 
 
 def eventually(condition, seconds=20):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -398,7 +399,7 @@ def bound_by_permissions():
 
 def finish(process):
     go(process)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=patient(60))
     return out.strip(), errors
 
 
@@ -527,7 +528,7 @@ def test_processes_that_ask_together_compile_once(source, force, compilations):
     processes = [start(source, *(["force"] if force else [])) for _ in range(2)]
     before = compilations()
     go(*processes)
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=patient(60)) for process in processes]
     assert [out.strip() for out, _ in results] == [str(library_path(source))] * 2
     assert compilations() == before + 1
     assert sorted("Waiting for another process" in errors for _, errors in results) == [False, True]
@@ -597,7 +598,7 @@ def test_an_interrupt_ends_the_compiler_and_leaves_things_as_they_were(
     go(process)
     processes = endless()
     process.send_signal(signal.SIGINT)  # to this process only, not to the whole group as a terminal would
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=patient(20))
     assert "KeyboardInterrupt" in errors
     eventually(lambda: not any(is_alive(number) for number in processes))
     assert content(library_path(source).parent) == (["lock", "observer.so"] if is_rebuilt else ["lock"])

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 import tensortap as tt
 from tensortap.errors import FeedError, UnknownTensorError
+from tests.patience import patient
 
 pytestmark = pytest.mark.usefixtures("interceptor")
 
@@ -101,7 +102,7 @@ def test_two_ranks_train_alike_whoever_is_watched(watched, unused_tcp_port):
         )
         for rank in range(2)
     ]
-    outputs = [process.communicate(timeout=120) for process in ranks]
+    outputs = [process.communicate(timeout=patient(120)) for process in ranks]
     (first, errors), (second, _) = outputs
     assert first.startswith("0 True"), errors
     assert second.split()[-1] == first.split()[-1]
@@ -181,12 +182,12 @@ def test_two_threads_observing_leave_compilation_as_it_was():
 
     def first(x):
         first_in.set()
-        second_in.wait(10)
+        second_in.wait(patient(10))
         return x + 1
 
     def second(x):
         second_in.set()
-        first_out.wait(10)
+        first_out.wait(patient(10))
         return x + 2
 
     def run(step):
@@ -195,7 +196,7 @@ def test_two_threads_observing_leave_compilation_as_it_was():
     a = threading.Thread(target=lambda: (run(first), first_out.set()))
     b = threading.Thread(target=lambda: run(second))
     a.start()
-    first_in.wait(10)
+    first_in.wait(patient(10))
     b.start()
     a.join()
     b.join()

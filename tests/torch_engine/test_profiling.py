@@ -25,6 +25,7 @@ from tensortap.engines.torch.profiling.memory import BEFORE, lives_of, usage_of
 from tensortap.engines.torch.profiling.operations import blocks_of, operations_of
 from tensortap.profile.facts import OpFacts
 from tensortap.records import Node
+from tests.patience import patient
 from tests.torch_engine.replay import same_bits
 from tests.torch_engine.zoo import ZOO
 
@@ -405,7 +406,7 @@ def test_a_profiler_that_warms_up_is_not_disturbed_and_the_terminal_stays_clean(
     print(counts, profiled)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=patient(120)
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"[2] {[True, True, False, False, False, False, True, True, True]}"
@@ -419,9 +420,9 @@ def test_two_threads_that_profile_take_turns():
     barrier = threading.Barrier(2)
 
     def step(x):
-        barrier.wait(30)
+        barrier.wait(patient(30))
         y = x + 1
-        barrier.wait(30)
+        barrier.wait(patient(30))
         return {"y": y}
 
     profiles = []
@@ -435,7 +436,7 @@ def test_two_threads_that_profile_take_turns():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patient(60))
     assert len(profiles) == 2
     assert sum(profile is not None for profile in profiles) == 1
 

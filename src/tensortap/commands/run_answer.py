@@ -24,7 +24,7 @@ from tensortap.commands.common import size_text
 from tensortap.store.processes import UnwatchedChild
 
 if TYPE_CHECKING:
-    from tensortap.analyze.findings import Report
+    from tensortap.analyze.findings import Finding, Report
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
 
@@ -107,7 +107,7 @@ class Answerer:
             time.sleep(RANKS_SECS)
         # What came from another rank may have been made there: then all that is new is looked at.
         report = self._report(run_dir.name if self._voice.launch is None else None, goes_on=True)
-        if report.first_bad is None:
+        if report.first_bad is None or self._is_being_written(report.first_bad):
             return False
         self._answer_once(report)
         return True
@@ -208,6 +208,22 @@ class Answerer:
 
         session = SessionDir(self._root)  # nothing in it was ever bad
         return Report(self._root, None, (), len(session), watch.seen.tensors, coverage=session.coverage())
+
+    def _is_being_written(self, finding: Finding) -> bool:
+        """Whether a finding is in a run of this process that goes on: it may yet take its infinities out again.
+
+        Such a run is judged when it is over. That of another rank may wait for us, and cannot be waited for.
+        """
+        from tensortap.reader import SessionDir
+        from tensortap.store.description import RUNNING, read_description
+
+        for run in SessionDir(self._root).runs:
+            if run.index == finding.run and finding.rank == self._voice.rank:
+                with suppress(OSError, ValueError):
+                    description = read_description(run.path)
+                    if description.info.task == finding.rank and description.status == RUNNING:
+                        return True
+        return False
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
@@ -337,8 +353,10 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
         page.field("" if number else "unseen", sentence, "yellow")
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
-    written = size_text(sum(counts.written_bytes for counts in seen.kept))
-    page.field("kept", f"{_count(report.runs, 'run')}, {written}, in {root}")
+    page.field("kept", f"{_count(report.runs, 'run')}, {size_text(_kept_bytes(report.directory))}, in {root}")
+    for hook in watch.hooks:
+        for outcome in getattr(hook, "outcomes", list)():
+            page.field("stream", outcome)
     for number, words in enumerate(commands):
         page.command("" if number else "next", ["tensortap", *words])
     return page
@@ -351,6 +369,13 @@ def _instead(page: Page, sentence: str, command: str) -> None:
         page.field("instead", sentence)
     if command:  # in one piece, to be copied
         page.line("  ", (f"{'' if sentence else 'instead':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
+
+
+def _kept_bytes(root: Path) -> int:
+    """What the runs of all ranks take on the disk."""
+    from tensortap.store.session import list_runs, run_size
+
+    return sum(run_size(root / name) for name, _, _ in list_runs(root)[0])
 
 
 def _count(number: int, noun: str) -> str:

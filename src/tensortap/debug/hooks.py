@@ -202,6 +202,10 @@ class GrpcDebugHook(SessionRunHook):
         """Wait until the servers have all runs so far; False if the timeout, in seconds, passed first."""
         return self._streamer.flush(timeout)
 
+    def outcomes(self) -> list[str]:
+        """What became of the records so far, one sentence for each server."""
+        return self._streamer.outcomes()
+
     def end(self, session: Any) -> None:
         """Wait for the records of the session, and say what became of them."""
         self._streamer.close()

@@ -91,6 +91,9 @@ class Streamer:
         self._session = "" if launch is None else f"launch-{launch.digest}-{launch.restart}"
         for url in self.urls:
             destinations.prepare(url, self._opener(parse_debug_url(url)))
+        # Known from here on, senders end after whoever is told later than this that the program ends: such a one may
+        # still have a run open.
+        self.senders()
 
     def _opener(self, url: DebugUrl) -> Any:
         def open_sink(info: RunInfo) -> GrpcSink:
@@ -140,6 +143,10 @@ class Streamer:
 
         for sender in self.senders():
             sender.call(messages)
+
+    def outcomes(self) -> list[str]:
+        """What became of the records, one sentence for each server."""
+        return [sender.outcome() for sender in self.senders()]
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the servers have all runs so far; False if the timeout, in seconds, passed first."""

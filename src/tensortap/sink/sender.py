@@ -50,6 +50,7 @@ _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _USELESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED)
 _TICK_SECS = 0.1
 _KNOCK_SECS = 0.5
+_NOBODY_SECS = 1.0
 _ANOTHER_ATTEMPT_SECS = 2.0
 _SLOWEST_DELIVERY_SECS, _SLOWEST_DELIVERY_RATE = 30.0, 1e6
 _ENDED = "The program ended before the run did."
@@ -183,6 +184,9 @@ class Sender:
     def flush_last(self, timeout: float) -> None:
         """Wait as `flush` does, at the end of a session; the end of the program does not wait for the same again."""
         runs = self.runs
+        # Records may wait for a server that is slow or starts late, but not the user for one that nobody has started.
+        if not self._is_answering and self._is_busy() and not _is_listening(self.address):
+            timeout = min(timeout, _NOBODY_SECS)
         if not self.flush(timeout):
             self._waited_for = runs
 
@@ -230,9 +234,14 @@ class Sender:
             if counts == self._told:
                 return
             self._told = counts
+        say = log.warning if self.counts.dropped or self.skipped_runs or self.delivered_runs else log.info
+        say("%s.", self.outcome())
+
+    def outcome(self) -> str:
+        """What became of the records so far, in one sentence."""
         dropped = dict(self.counts.dropped)
         spooled = dropped.pop(SPOOLED, 0)
-        records, runs = _plural(counts["written"], "record"), _plural(self.runs, "run")
+        records, runs = _plural(self.counts.written, "record"), _plural(self.runs, "run")
         sentences = [f"{runs} for the debug server {self.address}: {records} arrived"]
         if dropped:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
@@ -243,8 +252,7 @@ class Sender:
             sentences.append(f"{_plural(self.skipped_runs, 'run')} not watched while it was down")
         if self.delivered_runs:
             sentences.append(f"{_plural(self.delivered_runs, 'spooled run')} delivered")
-        say = log.warning if len(sentences) > 1 else log.info
-        say("%s.", "; ".join(sentences))
+        return "; ".join(sentences)
 
     def _ensure_thread(self) -> bool:
         if self._thread is None or not self._thread.is_alive():
@@ -584,6 +592,18 @@ def _who_is_there(address: str) -> str:
         "something listens there, but it hangs, is no debug server, or only one side speaks TLS: "
         "ca_file here, --tls-cert there"
     )
+
+
+def _is_listening(address: str) -> bool:
+    """Whether somebody might be there; False if connections are refused."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _plural(number: int, noun: str) -> str:

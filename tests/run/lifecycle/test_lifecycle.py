@@ -27,6 +27,7 @@ from tensortap.run.creators import ChiefSessionCreator, SessionCreator
 from tensortap.run.hooks import SessionRunHook
 from tensortap.run.monitored import MonitoredSession, SingularMonitoredSession
 from tensortap.run.saver import Saver
+from tests.patience import patient
 
 from ..counter_session import CounterSession
 from . import scenarios
@@ -259,7 +260,7 @@ def tensorflow_world() -> dict[str, Any]:
     script = Path(__file__).with_name("tensorflow_world.py")
     # A process of its own: TensorFlow and another engine in one process get in each other's way.
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=patient(240), check=False
     )
     assert done.returncode == 0, done.stderr
     world: dict[str, Any] = json.loads(done.stdout)

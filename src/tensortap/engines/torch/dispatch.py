@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from tensortap.engines.graph import Graph
 from tensortap.engines.torch.eager import compilation_suspended, compiled_with, never_compiled
@@ -25,6 +30,7 @@ from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.recorder import Recorder
 from tensortap.engines.torch.schema import op_of
+from tensortap.engines.torch.unnoticed import is_tracing
 from tensortap.errors import TensortapError
 
 __all__ = ["DispatchInterceptor"]
@@ -78,6 +84,28 @@ def _lazy_views_resolved() -> Any:
     return torch._C._ForceDispatchKeyGuard(include, exclude)
 
 
+@contextmanager
+def _without_modes_above(ours: TorchDispatchMode | None) -> Iterator[None]:
+    """Take modes of the program off the stack for a moment, down to ours: runs begin and end within their blocks.
+
+    Ours is thus below all others, which see what they would see without it.
+    """
+    lifted: list[TorchDispatchMode] = []
+    while (stack := _own_modes()) and stack[-1] is not ours:
+        lifted.append(_pop_mode())
+    try:
+        yield
+    finally:
+        for mode in reversed(lifted):
+            _push_mode(mode)
+
+
+def _own_modes() -> list[TorchDispatchMode]:
+    """Modes that are no part of PyTorch's machinery, which has places of its own."""
+    stack = _get_current_dispatch_mode_stack()
+    return [mode for mode in stack if getattr(mode, "_mode_key", None) is None]
+
+
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
@@ -93,13 +121,21 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._observation = observation
         self._generation = generation()
 
+    def __enter__(self) -> Any:
+        with _without_modes_above(None):
+            return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        with _without_modes_above(self):
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+
     @never_compiled  # type: ignore[type-var]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         op = op_of(func)
-        if op.transparent or generation() != self._generation:
+        if op.transparent or generation() != self._generation or is_tracing():
             return func(*args, **kwargs)
         if self._recorder.leaves_out():
             return func(*args, **kwargs)

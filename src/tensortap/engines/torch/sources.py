@@ -21,6 +21,7 @@ from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Provenance
+from tensortap.engines.torch.unnoticed import is_tracing, unnoticed
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
 
@@ -68,39 +69,49 @@ class Sources:
 
     def name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
         """Call tensors that a top-level module is given from outside after the parameters of `forward`."""
+        if is_tracing():
+            return
         try:
-            parameters: list[str] | None = None
-            for position, value in enumerate(args):
-                if isinstance(value, torch.Tensor) and self._provenance.find(value) is None:
-                    parameters = parameters or list(inspect.signature(module.forward).parameters)
-                    known = position < len(parameters)
-                    label = parameters[position] if known else f"input_{position}"
-                    # Counted like an op: the module may be called again with another tensor.
-                    self._add(self._names.next(f"{path}/", label).name, value, "Placeholder")
+            with unnoticed():
+                self._name_module_inputs(path, module, args)
         except Exception:
             self._observation.fault(f"naming the inputs of module {path!r}")
+
+    def _name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
+        parameters: list[str] | None = None
+        for position, value in enumerate(args):
+            if isinstance(value, torch.Tensor) and self._provenance.find(value) is None:
+                parameters = parameters or list(inspect.signature(module.forward).parameters)
+                known = position < len(parameters)
+                label = parameters[position] if known else f"input_{position}"
+                # Counted like an op: the module may be called again with another tensor.
+                self._add(self._names.next(f"{path}/", label).name, value, "Placeholder")
 
     def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
         """The state tensors of an optimizer that starts to step, and what belongs to which parameter."""
         try:
-            self._stepping = (scope, optimizer, len(optimizer.state))
-            number = 0
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    path = self.parameter_paths.get(id(parameter))
-                    if path is None:
-                        path = f"param_{number}"
-                        self._add(f"{scope}/{path}", parameter)
-                    number += 1
-                    for tensor in (parameter, parameter.grad):
-                        origin = None if tensor is None else self._provenance.find(tensor)
-                        if origin is not None:
-                            self.owners[origin.name] = path
-            for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
-                origin = self._provenance.find(tensor)
-                self.owners[self._add(name, tensor) if origin is None else origin.name] = path
+            with unnoticed():
+                self._name_optimizer_state(scope, optimizer)
         except Exception:
             self._observation.fault(f"naming the state of {scope!r}")
+
+    def _name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
+        self._stepping = (scope, optimizer, len(optimizer.state))
+        number = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                path = self.parameter_paths.get(id(parameter))
+                if path is None:
+                    path = f"param_{number}"
+                    self._add(f"{scope}/{path}", parameter)
+                number += 1
+                for tensor in (parameter, parameter.grad):
+                    origin = None if tensor is None else self._provenance.find(tensor)
+                    if origin is not None:
+                        self.owners[origin.name] = path
+        for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
+            origin = self._provenance.find(tensor)
+            self.owners[self._add(name, tensor) if origin is None else origin.name] = path
 
     def find_new_state(self, place: Place) -> Origin | None:
         """Look again for state that the running optimizer has made in this very step."""

@@ -757,10 +757,11 @@ class Observer {
   }
 
   // Whether ops are no part of the program: `torch.tensor` fills its result this way, and compilers try out shapes.
+  // Whatever looks at a tensor while PyTorch traces a function becomes part of the trace.
   static bool is_hidden(const c10::impl::LocalDispatchKeySet& local) {
     using c10::impl::TorchDispatchModeKey;
     using c10::impl::TorchDispatchModeTLS;
-    if (local.excluded_.has(c10::DispatchKey::Python)) return true;
+    if (local.excluded_.has(c10::DispatchKey::Python) || local.included_.has(c10::DispatchKey::Tracer)) return true;
     return TorchDispatchModeTLS::any_modes_set() && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) ||
                                                      TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
   }

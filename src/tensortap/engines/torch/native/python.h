@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstring>
@@ -28,8 +29,10 @@ class WithPython {
       modes_ = c10::impl::TorchDispatchModeTLS::get_state();
       c10::impl::TorchDispatchModeTLS::set_state({});
     }
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::ALL_DISABLED);
   }
   ~WithPython() {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_);
     if (modes_.has_value()) c10::impl::TorchDispatchModeTLS::set_state(std::move(*modes_));
     PyErr_Restore(type_, value_, traceback_);
     PyGILState_Release(state_);
@@ -43,6 +46,7 @@ class WithPython {
   // What Python does with tensors must not become part of anybody's autograd graph, nor be seen by modes of the user.
   c10::impl::ExcludeDispatchKeyGuard below_autograd_{c10::autograd_dispatch_keyset_with_ADInplaceOrView};
   std::optional<c10::impl::TorchDispatchModeTLS> modes_;
+  at::impl::TorchFunctionDisabledState functions_{at::impl::PythonTorchFunctionTLS::get_disabled_state()};
 };
 
 // Thrown when a signal handler has raised in the middle of our work, such as Ctrl-C. That is for the program.

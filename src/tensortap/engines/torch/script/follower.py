@@ -36,8 +36,9 @@ from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.limits import MOST_NODES, Limits
 from tensortap.engines.torch.loop import BlockSession, Monitor
-from tensortap.engines.torch.script.models import Models
+from tensortap.engines.torch.script.models import Models, variables_of
 from tensortap.engines.torch.script.updates import ask_before_steps, has_bad_gradient
+from tensortap.engines.torch.unnoticed import is_tracing, unnoticed
 from tensortap.records import Circumstances
 
 __all__ = ["Follower", "Watch"]
@@ -153,6 +154,10 @@ class Follower:
         self._replaced = [
             (Optimizer, "__init__", made, make),
             (torch.amp.GradScaler, "step", step_or_skip, scaled_step),
+            *(
+                (torch.jit, name, self._outside_runs(getattr(torch.jit, name)), getattr(torch.jit, name))
+                for name in ("trace", "trace_module")
+            ),
         ]
         for owner, name, ours, _ in self._replaced:
             setattr(owner, name, ours)
@@ -160,6 +165,19 @@ class Follower:
         self._hook_modules()
         if threading.current_thread() is threading.main_thread():
             self._attempt(self._prepare)
+
+    def _outside_runs(self, function: Any) -> Any:
+        """A function that ends the run, for nothing can be traced in a dispatch mode; the next model begins one."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if self._preparation is not None and threading.current_thread() is threading.main_thread():
+                self._attempt(self._end_preparation)
+            if self._is_here():
+                self._attempt(self._end_run, None)
+            return function(*args, **kwargs)
+
+        return called
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
@@ -245,6 +263,8 @@ class Follower:
 
     @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if is_tracing():
+            return
         if self._thread is None:
             self._choose_thread(module)
         if threading.get_ident() == self._thread and generation() == self._generation:
@@ -372,7 +392,8 @@ class Follower:
         if self._given_up:
             return
         try:
-            action(*arguments)
+            with unnoticed():
+                action(*arguments)
         except Exception:
             self._given_up = True
             self._unhook_modules()
@@ -414,7 +435,7 @@ def _is_loading_data(frame: FrameType | None) -> bool:
         code = frame.f_code
         if code.co_filename.endswith(_FETCHES_DATA):
             return True
-        if code.co_name == "__getitem__" and isinstance(frame.f_locals.get("self"), Dataset):
+        if code.co_name == "__getitem__" and isinstance(variables_of(frame).get("self"), Dataset):
             return True
         frame = frame.f_back
     return False

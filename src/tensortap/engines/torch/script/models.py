@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
+from inspect import CO_OPTIMIZED
 from types import FrameType
+from typing import Any
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
@@ -13,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from tensortap.engines.torch import source
 from tensortap.engines.torch.program import Program, clean_path
 
-__all__ = ["Models"]
+__all__ = ["Models", "variables_of"]
 
 
 class Models:
@@ -92,7 +94,7 @@ def _is_being_made(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code
         makes = code.co_name == "__init__" and code.co_argcount > 0
-        if makes and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module):
+        if makes and isinstance(variables_of(frame).get(code.co_varnames[0]), nn.Module):
             return True
         frame = source.first_user_frame(frame.f_back)
     return False
@@ -106,10 +108,25 @@ def _modules_around(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
         frames.append(frame)
         frame = source.first_user_frame(frame.f_back)
     for each in reversed(frames):
-        names = {**each.f_globals, **each.f_locals}
+        names = {**each.f_globals, **variables_of(each)}
         owner = names.get("self")
         if owner is not None and not isinstance(owner, nn.Module):
             names.update(getattr(owner, "__dict__", {}))
         for name, value in names.items():
             if name != "self" and not name.startswith("__") and issubclass(type(value), nn.Module):
                 yield name.lstrip("_"), value
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of the variables of a function that is being executed.
+
+    Before Python 3.13 reading them leaves a dict in the frame, which keeps their values alive and decides in which
+    order the program's own `locals()` lists them. If nobody else has it, it is emptied again. A debugger at work
+    would take that for a command to delete the variables themselves.
+    """
+    found = frame.f_locals
+    names = dict(found)
+    is_left_behind = frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
+    if is_left_behind and sys.getrefcount(found) <= 3 and sys.gettrace() is None and frame.f_trace is None:
+        found.clear()
+    return names
