@@ -276,6 +276,20 @@ def test_stop_ends_the_program_at_the_first_bad_value_and_lets_it_clean_up(folde
     assert "Traceback" not in done.stderr
     finding = finding_of("dumps")
     assert (finding.phase, finding.step, finding.source["line"]) == ("backward", 2, 8)
+    assert done.stderr.count("first bad value") == 1
+    assert done.stderr.count("tensortap: ending train.py, because of --stop\n") == 1
+
+
+def test_stop_leaves_the_end_to_a_program_that_raises_in_the_bad_run(folder):
+    text = (
+        "        if root.grad_fn and step == 2:\n            raise KeyError(step)\n        optimizer.step()"
+    )
+    folder("train.py", BACKWARD.replace("        optimizer.step()", text))
+    done = ended([*TENSORTAP, "run", "--stop", "-o", "dumps", "train.py"])
+    assert done.returncode == 1
+    assert "KeyError: 2" in done.stderr
+    assert done.stderr.count("first bad value") == 1
+    assert "because of --stop" not in done.stderr
 
 
 def test_an_exception_in_the_middle_of_a_step_looks_as_under_python_and_is_recorded(folder):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
+from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.script import follow
 from tensortap.reader import SessionDir
+from tensortap.store.description import read_description
 from tensortap.watch.options import WatchOptions
 
 pytestmark = pytest.mark.usefixtures("interceptor")
@@ -23,6 +26,7 @@ class Followed:
 
     def __init__(self, root, seen):
         self.seen = seen
+        self.session = SessionDir(root)
         self.runs = [run.open(validate=False) for run in SessionDir(root)]
 
     @property
@@ -389,3 +393,70 @@ def test_a_ring_keeps_values_of_the_runs_before_a_bad_one_and_nothing_of_others(
     for run in runs.runs:
         assert run.get_tensors("net/addmm", 0, "DebugIdentity")
     assert runs.seen.suspected == len(runs.steps) - 2
+
+
+def test_a_run_that_is_too_long_is_recorded_up_to_a_limit_and_its_gradients_beyond(followed, monkeypatch):
+    monkeypatch.setattr("tensortap.engines.torch.script.follower.Limits", partial(Limits, new=200))
+
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            y = net(torch.ones(2, 3))
+            for _ in range(400):
+                y = y * float("inf" if len(results) == 2 else 1.0)
+            (y.sum() * 0.0).backward()
+            results.append(net.weight.grad.isnan().any().item())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    results = []
+    runs = followed(program)
+    assert results == [False, False, True, False]  # infinity times zero
+    # Each run knows what those before it have learned, and comes 200 nodes further.
+    first, second, *_ = (len(run.nodes()) for run in runs.runs)
+    assert 180 < first < 220
+    assert 380 < second < 420
+    run, left_out, executed, long_runs = runs.seen.unrecorded
+    assert (run, long_runs) == (0, 4)
+    assert executed - left_out == pytest.approx(first, abs=5)
+    assert left_out > 500
+    assert [read_description(run.path).counts["unrecorded"] > 0 for run in runs.session.runs] == [True] * 4
+    pills = runs.session.history("gradients/net/weight:0")
+    assert (pills["nan"] > 0).tolist() == results
+
+
+def test_memory_that_nobody_has_written_is_neither_good_nor_bad(followed, gloo):
+    def program():
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            gathered = torch.empty(16)
+            rows = gathered.view(4, 4)
+            work = torch.distributed.all_gather_single(
+                gathered, net(torch.ones(4, 4)).detach().view(-1), async_op=True
+            )
+            rows[1:]
+            work.wait()
+            (gathered.mean() + net(rows)).sum().backward()
+            filled = torch.empty(4)
+            filled[:2] = 1.0
+            filled.view(2, 2)
+            filled[2:] = 2.0
+            filled.view(2, 2)
+            optimizer.step()
+
+    runs = followed(program)
+    assert runs.seen.suspected == 0
+    recorded = runs.session.tensors()
+    assert any("allgather" in name for name in recorded)
+
+
+@pytest.fixture
+def gloo(tmp_path):
+    """A process group of one, and memory that comes as NaN."""
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    torch.use_deterministic_algorithms(True)  # fills what is allocated with NaN
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.distributed.destroy_process_group()

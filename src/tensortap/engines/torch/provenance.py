@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, Literal
 
 import torch
@@ -20,7 +21,7 @@ import torch
 from tensortap.engines.torch.values import shape_of
 from tensortap.records import Node
 
-__all__ = ["Memory", "Origin", "Place", "Provenance", "Survivors"]
+__all__ = ["Content", "Memory", "Origin", "Place", "Provenance", "Survivors"]
 
 # Storage, offset, shape, strides, dtype, and whether reading negates or conjugates (lazy views do).
 Place = tuple[int, Any, Any, Any, torch.dtype, bool, bool]
@@ -35,12 +36,23 @@ STRIDES: Literal[3] = 3
 DTYPE: Literal[4] = 4
 
 
+class Content(Enum):
+    """Whether it means anything what a memory holds."""
+
+    THERE = "it does"
+    GARBAGE = "nobody has written it yet"
+    ARRIVING = "a collective is writing it; whoever computes with it first has waited for that"
+
+
 class Memory:
     """One storage of the run: how often it was written, by which node last, and the first place named in it."""
 
-    __slots__ = ("guard", "root", "version", "writer")
+    __slots__ = ("arriving", "content", "guard", "root", "version", "writer", "written_bytes")
 
     def __init__(self, root: Place) -> None:
+        self.content = Content.THERE
+        self.written_bytes = 0  # while it is garbage
+        self.arriving: tuple[str, Node, int] | None = None  # tensor name, node and slot, while it arrives
         self.version = 0
         self.writer: str | None = None
         self.root = root

@@ -25,8 +25,8 @@ from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program
-from tensortap.engines.torch.provenance import DTYPE, SHAPE, Place, Provenance
-from tensortap.engines.torch.schema import Op
+from tensortap.engines.torch.provenance import DTYPE, SHAPE, Content, Memory, Place, Provenance
+from tensortap.engines.torch.schema import UNINITIALISED, Op
 from tensortap.engines.torch.scopes import Scopes
 from tensortap.engines.torch.source import callers_of, capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources
@@ -173,6 +173,8 @@ class Recorder:
             if origin.source is not None:
                 self._sources.use(origin, tensor)
             memory = origin.memory
+            if memory.content is Content.ARRIVING and not (op.is_view or op.is_collective or op.is_wait):
+                self._arrive(memory, origin.name, tensor)
             if origin.version != memory.version and memory.writer is not None:
                 control.append(memory.writer)
             names.append(origin.name)
@@ -235,12 +237,39 @@ class Recorder:
             if self._bad is not None:
                 self._bad.begin()
             for slot, tensor in enumerate(outputs):
-                self._emit(entry.tensor(slot), node, slot, tensor, fresh)
+                if self._settle(op, places[slot], node, slot, tensor, id(tensor) in written):
+                    self._emit(entry.tensor(slot), node, slot, tensor, fresh)
             if self._bad is not None:
                 self._look_for_bad(node, outputs, call.tensors, written)
             if self._stops is not None:
                 result = self._replace_outputs(call, result, outputs)
         return result
+
+    def _settle(
+        self, op: Op, place: Place, node: Node, slot: int, tensor: torch.Tensor, written: bool
+    ) -> bool:
+        """Note what an op has done to the memory of an output; whether there is something in it to be looked at."""
+        memory = self._provenance.memory_at(place)
+        if memory is None:
+            return True
+        if op.is_collective:
+            memory.content, memory.arriving = Content.ARRIVING, (node.tensor(slot), node, slot)
+        elif op.is_wait:
+            memory.content = Content.THERE
+        elif op.op_type in UNINITIALISED and not written:
+            memory.content, memory.written_bytes = Content.GARBAGE, 0
+        elif written and memory.content is Content.GARBAGE and place[0] >= 0:
+            memory.written_bytes += tensor.numel() * tensor.element_size()
+            if memory.written_bytes >= tensor.untyped_storage().nbytes():
+                memory.content = Content.THERE
+            return True
+        return memory.content is Content.THERE
+
+    def _arrive(self, memory: Memory, name: str, tensor: torch.Tensor) -> None:
+        """An op computes with what a collective has brought."""
+        memory.content, arrived = Content.THERE, memory.arriving
+        if self._emits and arrived is not None and arrived[0] == name:
+            self._emit(*arrived, tensor)
 
     def failed_node(self, call: Call) -> Node:
         """The node of an op that raised: everything but its outputs."""

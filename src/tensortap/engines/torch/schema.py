@@ -30,6 +30,9 @@ UNINITIALISED = frozenset(
 )
 """Ops whose output is memory as it was found: what it holds means nothing."""
 
+_COLLECTIVES = ("c10d::", "_c10d_functional")
+_WAIT = "wait_tensor"
+
 # By identity, because operators hash themselves in Python; each Op keeps its operator alive.
 _ops: dict[int, Op] = {}
 
@@ -64,7 +67,9 @@ class Op:
         "arguments",
         "func",
         "hides_writes",
+        "is_collective",
         "is_view",
+        "is_wait",
         "label",
         "op_type",
         "overload",
@@ -106,6 +111,9 @@ class Op:
             self.training_position = self.argument_names.index(training[0]) if undeclared and training else -1
             self.is_view = not declared and any(r.alias_info is not None for r in schema.returns)
             self.transparent = self.op_type in _TRANSPARENT or self.op_type.startswith("profiler::")
+        # What a collective writes is there when it has been waited for, not when it returns.
+        self.is_wait = self.op_type.startswith(_COLLECTIVES) and self.op_type.endswith(_WAIT)
+        self.is_collective = self.op_type.startswith(_COLLECTIVES) and not self.is_wait
         # `_softmax` is called softmax by everybody, and a leading underscore is no valid start of a name.
         self.label = self.op_type.rpartition("::")[2].lstrip("_") or "op"
 

@@ -30,7 +30,7 @@ from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.plans import NativePlan
 from tensortap.engines.torch.native.scopes import NativeScopes
 from tensortap.engines.torch.program import Program, variable_node
-from tensortap.engines.torch.schema import Op, op_of
+from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources, hidden_view_node
 from tensortap.engines.torch.values import snapshot, spec_of
@@ -336,7 +336,7 @@ class Decoder:
 
     def new_operator(
         self, name: str, overload: str
-    ) -> tuple[int, int, bool, bool, int, bool, tuple[int, ...]]:
+    ) -> tuple[int, int, bool, bool, int, bool, tuple[int, ...], bool, bool, bool]:
         """What the schema says of an operator that is executed for the first time."""
         namespace, _, plain_name = name.partition("::")
         packet = getattr(getattr(torch.ops, namespace), plain_name)
@@ -350,6 +350,9 @@ class Decoder:
             op.training_position,
             op.hides_writes,
             op.written_positions,
+            op.op_type in UNINITIALISED,
+            op.is_collective,
+            op.is_wait,
         )
 
     def classify(self, code: CodeType) -> int:

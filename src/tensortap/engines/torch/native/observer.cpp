@@ -61,6 +61,8 @@ struct Operator {
   bool is_view = false;
   bool has_composite = false;
   bool keeps_written = false;  // some of what it writes is not among its results
+  bool leaves_garbage = false;  // its output is memory as it was found
+  bool is_collective = false, is_wait = false;
   int training_argument = kNone;  // it writes only if this argument is true
   std::vector<uint8_t> written;   // by argument
   std::optional<c10::OperatorHandle> handle;
@@ -181,6 +183,7 @@ struct Run {
   Limits limits;
   size_t made = 0;  // nodes that had to be built
   bool in_modules = false;  // one has been called
+  bool has_unsettled = false;  // some memory is, or was, garbage or arriving
   int64_t unrecorded = 0;  // ops over the limits
   std::vector<Execution> executions;
   bool traced = false;
@@ -424,7 +427,7 @@ class Observer {
       int kinds = 0;
       if (run.seeks_bad) run.began = now();
       for (size_t slot = 0; slot < outputs_.size(); ++slot) {
-        const int found = emit(node, slot, *outputs_[slot], fresh);
+        const int found = settle(call, node, slot) ? emit(node, slot, *outputs_[slot], fresh) : kNotSummarised;
         if (found > 0) kinds |= found;
         note_bad(value_of(call.entry, int64_t(slot)), found == kNotSummarised ? inherited : found);
       }
@@ -539,7 +542,7 @@ class Observer {
     run.nodes.clear();
     run.limits = Limits{};
     run.made = 0;
-    run.in_modules = false;
+    run.in_modules = run.has_unsettled = false;
     run.unrecorded = 0;
     run.executions.clear();
     run.arrivals.clear();
@@ -694,13 +697,18 @@ class Observer {
       Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name.c_str(), overload.c_str()));
       int transparent, is_view, keeps_written;
       PyObject* written;
-      if (!PyArg_ParseTuple(found.get(), "iippipO", &op->index, &op->label, &transparent, &is_view,
-                            &op->training_argument, &keeps_written, &written)) {
+      int leaves_garbage, is_collective, is_wait;
+      if (!PyArg_ParseTuple(found.get(), "iippipOppp", &op->index, &op->label, &transparent, &is_view,
+                            &op->training_argument, &keeps_written, &written, &leaves_garbage, &is_collective,
+                            &is_wait)) {
         throw std::runtime_error(current_error());
       }
       op->transparent = transparent;
       op->is_view = is_view;
       op->keeps_written = keeps_written;
+      op->leaves_garbage = leaves_garbage;
+      op->is_collective = is_collective;
+      op->is_wait = is_wait;
       if (PyTuple_Size(written) > 0) op->written.resize(arguments);
       for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
         op->written[PyLong_AsSize_t(PyTuple_GET_ITEM(written, i))] = 1;
@@ -829,7 +837,14 @@ class Observer {
       use_source(*origin, tensor);
       origin = run.values.find(place);
     }
-    const Memory& memory = run.values.memory(*origin);
+    Memory& memory = run.values.memory(*origin);
+    if (memory.content == Content::kArriving && !call.op->is_view && !call.op->is_collective && !call.op->is_wait) {
+      memory.content = Content::kThere;
+      if (origin->value == memory.arriving && run.plan->watches) {
+        const int32_t slot = int32_t(origin->value & ((Value(1) << kSlotBits) - 1));
+        note_bad(origin->value, emit(memory.arriving_node, size_t(slot), tensor, false));
+      }
+    }
     if (origin->version != memory.version && memory.writer != kNone) add_control(call, memory.writer);
     call.inputs.push_back(origin->value);
   }
@@ -1121,6 +1136,32 @@ class Observer {
       if (impl == tensor.unsafeGetTensorImpl()) return true;
     }
     return false;
+  }
+
+  // Notes what an op has done to the memory of an output; whether there is something in it to be looked at.
+  bool settle(const Pending& call, int32_t node, size_t slot) {
+    const Operator& op = *call.op;
+    if (op.leaves_garbage || op.is_collective) run.has_unsettled = true;
+    if (!run.has_unsettled) return true;
+    const at::Tensor& tensor = *outputs_[slot];
+    Memory* memory = run.values.memory_at(place_of(tensor));
+    if (memory == nullptr) return true;
+    const bool written = is_written(call, tensor);
+    if (op.is_collective) {
+      memory->content = Content::kArriving;
+      memory->arriving_node = node;
+      memory->arriving = value_of(call.entry, int64_t(slot));
+    } else if (op.is_wait) {
+      memory->content = Content::kThere;
+    } else if (op.leaves_garbage && !written) {
+      memory->content = Content::kGarbage;
+      memory->written_bytes = 0;
+    } else if (written && memory->content == Content::kGarbage && memory->plain) {
+      memory->written_bytes += tensor.numel() * int64_t(tensor.element_size());
+      if (memory->written_bytes >= int64_t(tensor.storage().nbytes())) memory->content = Content::kThere;
+      return true;
+    }
+    return memory->content == Content::kThere;
   }
 
   c10::ArrayRef<Tap> taps_of(int32_t node, size_t slot) {

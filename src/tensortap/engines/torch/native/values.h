@@ -62,6 +62,13 @@ struct Source {
   int64_t offset = 0;
 };
 
+// Whether it means anything what a memory holds.
+enum class Content : uint8_t {
+  kThere,
+  kGarbage,  // nobody has written it yet
+  kArriving,  // a collective is writing it; whoever computes with it first has waited for that
+};
+
 // One storage of the run: how often it was written, by which node last, and the first place named in it.
 struct Memory {
   uint32_t version = 0;
@@ -70,6 +77,10 @@ struct Memory {
   c10::ScalarType root_dtype{};
   bool plain = false;
   int32_t storage = -1;  // its place among the storages, if it is plain
+  Content content = Content::kThere;
+  int64_t written_bytes = 0;  // while it is garbage
+  int32_t arriving_node = -1;  // whose output it is, while it arrives
+  Value arriving = kNoValue;
 };
 
 struct Origin {
@@ -109,7 +120,11 @@ class Values {
     } else {
       index = uint32_t(memories_.size());
       memory_of_.emplace(place.memory, index);
-      memories_.push_back({0, -1, place, tensor.scalar_type(), has_plain_storage(tensor)});
+      memories_.emplace_back();
+      Memory& memory = memories_.back();
+      memory.root = place;
+      memory.root_dtype = tensor.scalar_type();
+      memory.plain = has_plain_storage(tensor);
       if (memories_.back().plain) {
         memories_.back().storage = int32_t(storages_.size());
         storages_.emplace_back(tensor.storage().getWeakStorageImpl());
