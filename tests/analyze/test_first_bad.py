@@ -302,3 +302,13 @@ def test_what_was_dropped_is_said(tmp_path):
     report = search_session(SessionDir(tmp_path))
     assert report.first_bad is None
     assert any("7 records were dropped" in each for each in report.notices)
+
+
+def test_a_search_can_be_about_one_run_and_leaves_out_what_has_been_cleared(tmp_path):
+    session = SessionDir(train(BY_NAME["sqrt_of_negative"], tmp_path))
+    whole = search_session(session)
+    bad = whole.first_bad.run_name
+    others = [run.name for run in session.runs if run.name != bad]
+    assert search_session(session, only=bad).first_bad == whole.first_bad
+    assert [report.name for report in search_session(session, only=others[0]).reports] == others[:1]
+    assert bad not in {report.name for report in search_session(session, cleared={bad}).reports}
