@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from tensortap.engines.torch import devices
-from tensortap.engines.torch.values import has_data, spec_of, view_of
+from tensortap.engines.torch.memory import readable
+from tensortap.engines.torch.values import spec_of, view_of
 from tensortap.ops.debug_ops import DebugIdentity
 from tensortap.records import Node
 
@@ -87,7 +88,7 @@ class BadValues:
         if made and self.is_new(node, made) and self._left:
             self._left -= 1
             gone = set(written)
-            kept = (None if id(tensor) in gone or not has_data(tensor) else tensor for tensor in tensors)
+            kept = (None if id(tensor) in gone else readable(tensor) for tensor in tensors)
             self.keep(node, outputs, zip(node.inputs, kept, strict=False), self._op_began)
 
     def is_new(self, node: Node, made: int) -> bool:

@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils import _pytree as pytree
 
 from tensortap.engines.graph import Graph
 from tensortap.engines.torch.eager import compilation_suspended, compiled_with, never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.making_way import RemovableMode, makes_way, making_way
+from tensortap.engines.torch.memory import shows_its_ops
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.recorder import Recorder
@@ -28,6 +30,9 @@ from tensortap.engines.torch.schema import op_of
 from tensortap.errors import TensortapError
 
 __all__ = ["DispatchInterceptor"]
+
+_fake_mode: Any = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class DispatchInterceptor:
@@ -56,7 +61,9 @@ class DispatchInterceptor:
                 installed.enter_context(recorder.recording())
                 installed.enter_context(recorder.scopes)
                 installed.enter_context(gradients_announced(program, recorder.on_gradient))
-                installed.enter_context(mode(recorder, observation))
+                entered = installed.enter_context(mode(recorder, observation))
+                if makes_way(plan):
+                    installed.enter_context(making_way(entered))
             except Exception:
                 installed.close()
                 observation.fault("starting to observe")
@@ -78,7 +85,7 @@ def _lazy_views_resolved() -> Any:
     return torch._C._ForceDispatchKeyGuard(include, exclude)
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(RemovableMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     @classmethod
@@ -99,8 +106,11 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         op = op_of(func)
-        if op.transparent or generation() != self._generation:
+        if op.transparent or generation() != self._generation or _fake_mode(_FAKE) is not None:
             return func(*args, **kwargs)
+        if types and _shows_its_ops(args, kwargs):
+            self._recorder.enter_wrapper()
+            return NotImplemented  # and PyTorch has the class execute it under this mode
         try:
             call = self._recorder.before(op, args, kwargs)
         except TensortapError:  # what the run was asked for cannot be: the caller must know
@@ -125,6 +135,17 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception:
             self._observation.fault(f"after {op.op_type}")
             return result
+
+
+def _shows_its_ops(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an op is seen as those that a wrapper among its arguments executes.
+
+    Other modes would not see it then: under one of them the op is seen as a whole.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        return False
+    leaves = pytree.tree_leaves((args, kwargs))
+    return any(isinstance(leaf, torch.Tensor) and shows_its_ops(leaf) for leaf in leaves)
 
 
 class _ModeAroundCompiled(_Mode):  # type: ignore[no-untyped-call]

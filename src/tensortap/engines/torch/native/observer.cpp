@@ -59,6 +59,7 @@ struct Operator {
   bool transparent = false;
   bool is_view = false;
   bool has_composite = false;
+  bool is_communication = false;
   bool keeps_written = false;  // some of what it writes is not among its results
   int training_argument = kNone;  // it writes only if this argument is true
   std::vector<uint8_t> written;   // by argument
@@ -162,6 +163,7 @@ struct Run {
   Values values;
   std::vector<int32_t> forward_of;  // by sequence number, from first_sequence
   uint64_t first_sequence = 0, next_sequence = 0;
+  bool in_wrapper = false;  // an op on a wrapper has begun, and none inside that computes
   ska::flat_hash_map<Value, int32_t> owners;
   std::vector<Lane> lanes;
   Plan* plan = nullptr;
@@ -292,7 +294,13 @@ class Observer {
       thread.opaque_depth = thread.depth;
       return;
     }
-    if (descends(*op, keys_of(local, arguments))) return;
+    const auto keys = keys_of(local, arguments);
+    if (descends(*op, keys)) return;
+    if (keys.has(c10::DispatchKey::Python) && shows_its_ops(arguments)) {
+      // Its autograd node is that of the first op inside that computes: what is communicated before are its inputs.
+      if (at::sequence_number::peek() > run.next_sequence) run.in_wrapper = true;
+      return;
+    }
     thread.opaque_depth = thread.depth;
     const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
     if (line.prints) return;
@@ -333,7 +341,7 @@ class Observer {
     call.arguments = hash;
     recognise(call, arguments);
 
-    if (thread.observer == this) attribute_sequence_numbers(call.entry);
+    if (thread.observer == this) attribute_sequence_numbers(call);
     call.valid = true;
   }
 
@@ -346,7 +354,7 @@ class Observer {
       call.tensors.clear();
       return;
     }
-    if (thread.observer == this) attribute_sequence_numbers(call.entry);
+    if (thread.observer == this) attribute_sequence_numbers(call);
     if (std::uncaught_exceptions() > call.uncaught) {
       call.kept.clear();
       call.tensors.clear();
@@ -407,11 +415,9 @@ class Observer {
 
   // ---- gradients of parameters, complete ----
 
-  void record_gradient(const at::Tensor& variable) {
-    auto found = parameters_.find(variable.unsafeGetTensorImpl());
+  void record_gradient(const c10::TensorImpl* variable, const at::Tensor& gradient) {
+    auto found = parameters_.find(variable);
     if (found == parameters_.end()) return;
-    const at::Tensor& gradient = variable.grad();
-    if (!gradient.defined()) return;
     const Parameter& parameter = found->second;
     const int32_t entry = next(parameter.scope, parameter.label);
     uint64_t spec;
@@ -510,6 +516,7 @@ class Observer {
     run.owners.clear();
     run.forward_of.clear();
     run.first_sequence = run.next_sequence = at::sequence_number::peek();
+    run.in_wrapper = false;
     run.timestamp = run.oldest = 0;
     run.position = 0;
     parameters_.clear();
@@ -619,14 +626,15 @@ class Observer {
       op->return_count = op->handle->schema().returns().size();
       WithPython python;
       Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name.c_str(), overload.c_str()));
-      int transparent, is_view, keeps_written;
+      int transparent, is_view, is_communication, keeps_written;
       PyObject* written;
-      if (!PyArg_ParseTuple(found.get(), "iippipO", &op->index, &op->label, &transparent, &is_view,
+      if (!PyArg_ParseTuple(found.get(), "iipppipO", &op->index, &op->label, &transparent, &is_view, &is_communication,
                             &op->training_argument, &keeps_written, &written)) {
         throw std::runtime_error(current_error());
       }
       op->transparent = transparent;
       op->is_view = is_view;
+      op->is_communication = is_communication;
       op->keeps_written = keeps_written;
       if (PyTuple_Size(written) > 0) op->written.resize(arguments);
       for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
@@ -657,6 +665,26 @@ class Observer {
     if (op.last_keys == keys.raw_repr() && op.last_keys != 0) return op.last_descends;
     op.last_keys = keys.raw_repr();
     return op.last_descends = descends_for(op, keys);
+  }
+
+  // Whether an op is seen as those that a wrapper among its arguments executes on what it wraps.
+  bool shows_its_ops(c10::ArrayRef<const c10::IValue> arguments) {
+    for (const auto& value : arguments) {
+      if (value.isTensor() && shows_its_ops(value.toTensor())) return true;
+      if (!value.isList()) continue;
+      for (const auto& item : value.toListRef()) {
+        if (!item.isTensor()) break;
+        if (shows_its_ops(item.toTensor())) return true;
+      }
+    }
+    return false;
+  }
+
+  bool shows_its_ops(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.key_set().has(c10::DispatchKey::Python) || memory_of(tensor) != nullptr) return false;
+    WithPython python;
+    Object wrapped(THPVariable_Wrap(tensor));
+    return Object(PyObject_CallMethod(decoder_, "shows_its_ops", "O", wrapped.get())).get() == Py_True;
   }
 
   // What the dispatcher would do, from the highest key down to the first that has a say.
@@ -902,11 +930,12 @@ class Observer {
   }
 
   // Autograd nodes made since the last op, or by this one, belong to this one.
-  void attribute_sequence_numbers(int32_t entry) {
+  void attribute_sequence_numbers(const Pending& call) {
     const uint64_t following = at::sequence_number::peek();
-    if (following <= run.next_sequence) return;
-    run.forward_of.resize(following - run.first_sequence, entry);
+    if (following <= run.next_sequence || (run.in_wrapper && call.op->is_communication)) return;
+    run.forward_of.resize(following - run.first_sequence, call.entry);
     run.next_sequence = following;
+    run.in_wrapper = false;
   }
 
   int classify(PyObject* code) {
@@ -1023,9 +1052,7 @@ class Observer {
     if (outputs_.empty()) run.executions.push_back({position, thread, call, -1, 0});
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
-      const void* address =
-          has_plain_storage(tensor) ? tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
-                                    : nullptr;
+      const void* address = has_plain_storage(tensor) ? memory_of(tensor) : nullptr;
       run.executions.push_back({position, thread, call, int64_t(slot), reinterpret_cast<int64_t>(address)});
     }
   }
@@ -1074,13 +1101,12 @@ class Observer {
   int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
     const auto taps = taps_of(node, slot);
     if (taps.empty()) return kNotSummarised;
-    if (!fresh && !has_data(tensor)) {
+    if (!fresh && is_freed(tensor)) {
       WithPython python;
       Object(PyObject_CallMethod(decoder_, "without_data", "in", node, Py_ssize_t(slot)));
       return kNotSummarised;
     }
-    bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1 &&
-                  (tensor.const_data_ptr() != nullptr || tensor.numel() == 0);
+    bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1;
     const int code = int(tensor.scalar_type()) < 64 ? dtype_codes_[int(tensor.scalar_type())] : kNone;
     for (const Tap& tap : taps) {
       if (tap.lane == kPythonLane || (run.lanes[tap.lane].kind == Lane::kSummary && (code < 0 || !summarise_))) {
@@ -1157,7 +1183,7 @@ class Observer {
     Object values(PyTuple_New(Py_ssize_t(count))), inputs(PyTuple_New(Py_ssize_t(count)));
     for (size_t i = 0; i < count; ++i) {
       at::Tensor tensor(call->tensors[i].lock());
-      const bool is_there = tensor.defined() && !is_written(*call, tensor) && has_data(tensor);
+      const bool is_there = tensor.defined() && !is_written(*call, tensor) && !is_freed(tensor);
       PyObject* shown = is_there ? Object(THPVariable_Wrap(tensor)).release() : Py_NewRef(Py_None);
       PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);
       PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), PyLong_FromLongLong(call->inputs[i]));
@@ -1467,6 +1493,14 @@ EXPORT void tt_step_in_frame(Observer* observer, PyObject* frame) {
   observer->optimizer_place = PyFrame_Check(frame) ? frame_of(frame) : nullptr;
 }
 
+EXPORT int tt_covers(int64_t tensor) {
+  try {
+    return covers(borrowed(tensor));
+  } catch (...) {
+    return 0;
+  }
+}
+
 EXPORT int tt_next(Observer* observer, int scope, int label) {
   try {
     return observer->next(scope, label);
@@ -1499,10 +1533,12 @@ EXPORT void tt_add_parameter(Observer* observer, int64_t tensor, int index, int 
 }
 
 // The gradient of a parameter is complete.
-EXPORT void tt_gradient(Observer* observer, int64_t parameter) {
+EXPORT void tt_gradient(Observer* observer, int64_t parameter, int64_t gradient) {
   Thread& thread = this_thread();
   if (thread.observer != observer || thread.busy) return;
-  guarded(thread, *observer, "after a gradient", [&] { observer->record_gradient(borrowed(parameter)); });
+  guarded(thread, *observer, "after a gradient", [&] {
+    observer->record_gradient(reinterpret_cast<const c10::TensorImpl*>(parameter), borrowed(gradient));
+  });
 }
 
 EXPORT void tt_set_owner(Observer* observer, int64_t value, int owner) { observer->run.owners[value] = owner; }
