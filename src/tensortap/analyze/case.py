@@ -101,6 +101,15 @@ class Case:
         health = self._facts.health_behind(forward.inputs[0])
         return None if health is None else (forward.inputs[0], health)
 
+    @property
+    def unread_before(self) -> list[str]:
+        """The tensors of the run that nobody could look at, from before this one was seen."""
+        if self._facts is None:
+            return []
+        order = self._facts.order
+        here = order.get(self.finding.tensor, len(order))
+        return [each for each in self._facts.unread if order.get(each, here) < here]
+
     def input(self, place: int) -> InputHealth | None:
         """The input at one place of the call, None if there is none or it does not matter."""
         return self._by_name.get(self.arguments[place]) if place < len(self.arguments) else None
@@ -108,7 +117,7 @@ class Case:
     def health(self, place: int) -> Health | None:
         """Its health, None if unknown."""
         found = self.input(place)
-        return None if found is None else found.health
+        return None if found is None or found.health is None or not found.health.was_read else found.health
 
     def output(self, slot: int) -> Health | None:
         """Health of another output of the same node, None if unknown."""

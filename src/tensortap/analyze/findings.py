@@ -184,6 +184,7 @@ class RunReport:
         intended: number of tensors with infinities that were put there on purpose.
         bad: number of bad tensors, whatever became of them.
         looked_at: number of tensors whose health is known.
+        unread: tensors that were recorded, but could not be looked at.
     """
 
     run: int
@@ -196,6 +197,7 @@ class RunReport:
     bad: int = 0
     looked_at: int = 0
     notices: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def first_bad(self) -> Finding | None:
@@ -215,6 +217,7 @@ class Report:
         ranks: that wrote here.
         is_session: whether the directory is a session, and not a single run.
         is_known: whether anything was recorded that tells the health of a tensor.
+        unread: tensors that were recorded in any run, but could not be looked at: neither good nor bad.
     """
 
     directory: Path
@@ -227,6 +230,7 @@ class Report:
     notices: tuple[str, ...] = ()
     is_session: bool = True
     is_known: bool = True
+    unread: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -243,6 +247,7 @@ class Report:
             "runs": self.runs,
             "ranks": list(self.ranks),
             "tensors": self.tensors,
+            "not_looked_at": list(self.unread),
             "later_bad_runs": list(self.later_runs),
             "notices": list(self.notices),
         }

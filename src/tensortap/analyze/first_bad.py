@@ -113,8 +113,9 @@ def search(
         tuple(contained),
         judged.intended_count,
         len(judged.bad),
-        len(facts.tensors),
+        len(facts.tensors) - len(facts.unread),
         notices,
+        tuple(facts.unread),
     )
 
 
@@ -157,7 +158,7 @@ class _Judged:
 
     def _judge(self, tensor: str, exclude: re.Pattern[str] | None) -> str:
         health = self.facts.health(tensor)
-        if health is None:
+        if health is None or not health.was_read:
             return UNKNOWN
         is_bad = health.is_bad if self._condition is None else self._condition(health)
         if not is_bad:
@@ -357,7 +358,7 @@ class _Judged:
                 outputs = [outputs[place]]
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
-                yield BAD if BAD in known else GOOD
+                yield BAD if BAD in known else UNKNOWN if UNKNOWN in known else GOOD
             elif name in VIEWS and depth < 100:
                 for each in outputs:
                     yield from self._uses(each, depth + 1)

@@ -68,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _runs(session: Any, options: argparse.Namespace) -> int:
+    from tensortap.report.answer import not_looked_at
     from tensortap.report.page import progress
 
     rows = [
@@ -81,7 +82,8 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
         _heading()
         for row in rows:
             _line(row, len({each.rank for each in rows}) > 1)
-        say(session.notices)
+        unread = session.not_looked_at()
+        say([*session.notices, *([f"{not_looked_at(unread)}."] if unread else [])])
     return 0
 
 

@@ -199,6 +199,7 @@ class _Text(io.StringIO):
 
 def _summary(watch: Any, report: Report, root: str, rank: int, question: str) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
+    from tensortap.report.answer import not_looked_at
     from tensortap.report.page import LABEL_WIDTH, Page
 
     seen = watch.seen
@@ -220,7 +221,11 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     found = report.first_bad
     where = shlex.quote(root)
     if found is None:
-        page.field("health", "no bad value" if "--filter" not in question else "no match", "green")
+        said = "no bad value" if "--filter" not in question else "no match"
+        if report.unread:
+            page.field("health", f"{said} in what was looked at; {not_looked_at(report.unread)}", "yellow")
+        else:
+            page.field("health", said, "green")
         commands = [f"tensortap ls {where}", f"tensortap health {where}"]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.records import Frame
 from tensortap.report.page import Page, Piece
 
-__all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "short_function", "short_path"]
+__all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "not_looked_at", "short_function", "short_path"]
 
 SHOWN_INPUTS = 6
 """Inputs of one node that are listed: a stack of a batch may have hundreds."""
 
 _SHOWN_SPREAD = 4
-_UNCERTAIN = ("input-not-recorded", "only-nan-counted", "no-graph")
+_UNCERTAIN = ("input-not-recorded", "only-nan-counted", "no-graph", "not-looked-at")
 """Causes that say themselves that something is missing."""
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
@@ -62,7 +63,14 @@ def answer_of_finding(
 
 def _healthy(page: Page, report: Report) -> None:
     runs = f"{report.runs} run{'' if report.runs == 1 else 's'}"
-    page.line(("✓ healthy", "bold green"), f"  no bad value in {runs} of {short_path(str(report.directory))}")
+    where = f"{runs} of {short_path(str(report.directory))}"
+    if report.unread:
+        page.line(("! no bad value seen", "bold yellow"), f"  in {where}")
+        page.text(
+            f"{not_looked_at(report.unread)}: whether there is a bad value in them is not known.", "yellow"
+        )
+    else:
+        page.line(("✓ healthy", "bold green"), f"  no bad value in {where}")
     contained = sum(len(each.contained) for each in report.reports)
     intended = sum(each.intended for each in report.reports)
     if intended:
@@ -225,6 +233,16 @@ def _contained(page: Page, report: Report) -> None:
 
 def _many(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def not_looked_at(tensors: Sequence[str]) -> str:
+    """What is said of tensors whose elements could not be read.
+
+    >>> not_looked_at(["a:0"]), not_looked_at(["a:0", "b:0", "c:0"])
+    ('1 tensor was not looked at (a:0)', '3 tensors were not looked at (a:0, b:0 and 1 more)')
+    """
+    shown = ", ".join(tensors[:2]) + (f" and {len(tensors) - 2} more" if len(tensors) > 2 else "")
+    return f"{_many(len(tensors), 'tensor')} {'was' if len(tensors) == 1 else 'were'} not looked at ({shown})"
 
 
 def short_function(name: str) -> str:
