@@ -126,10 +126,10 @@ class TestNumericSummary:
         op = DebugNumericSummary(upper_bound=5, mute_if_healthy=True)
         assert (op.apply(view_of(values)) is not None) == published
 
-    def test_uninitialised_and_empty_are_healthy(self):
+    def test_empty_is_healthy_and_what_has_no_value_to_look_at_is_not(self):
         op = DebugNumericSummary(mute_if_healthy=True)
-        assert op.apply(UNINITIALISED) is None
         assert op.apply(view_of([])) is None
+        assert op.apply(UNINITIALISED)[:8].tolist() == [0] * 8
 
     @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
     def test_bounds_have_the_precision_of_the_tensor(self, dtype):

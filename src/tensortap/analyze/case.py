@@ -110,6 +110,15 @@ class Case:
         return None if health is None else (forward.inputs[0], health)
 
     @property
+    def unread_before(self) -> list[str]:
+        """The tensors of the run that nobody could look at, from before this one was seen."""
+        if self._facts is None:
+            return []
+        order = self._facts.order
+        here = order.get(self.finding.tensor, len(order))
+        return [each for each in self._facts.unread if order.get(each, here) < here]
+
+    @property
     def first_user(self) -> str | None:
         """What takes the output first, and on which line."""
         if self._facts is None:
@@ -147,7 +156,7 @@ class Case:
     def health(self, place: int) -> Health | None:
         """Its health, None if unknown."""
         found = self.input(place)
-        return None if found is None else found.health
+        return None if found is None or found.health is None or not found.health.was_read else found.health
 
     def output(self, slot: int) -> Health | None:
         """Health of another output of the same node, None if unknown."""

@@ -36,6 +36,11 @@ def _count(number: float, of: float, what: str) -> str:
     return f"{int(number)} of {int(of)} elements {'is' if number == 1 else 'are'} {what}"
 
 
+def _some(names: Sequence[str]) -> str:
+    """`a:0`, or `3 tensors such as a:0`."""
+    return names[0] if len(names) == 1 else f"{len(names)} tensors such as {names[0]}"
+
+
 # --- values that came bad ------------------------------------------------------------------------------
 
 
@@ -43,6 +48,14 @@ def _arrived(case: Case) -> Cause | None:
     op_type, out = case.node.op_type, case.out
     if op_type in ("Placeholder", "Const"):
         what = "input" if op_type == "Placeholder" else "tensor made outside the step"
+        unread = case.unread_before
+        if unread:
+            return Cause(
+                "not-looked-at",
+                f"What made it was not seen: {case.node.name} holds {out.bad_counts} among {int(out.elements)} "
+                f"elements when it is first seen, and {_some(unread)} before it could not be looked at.",
+                advice="It may be made of those, or have come bad into the step.",
+            )
         return Cause(
             "bad-input",
             f"The data was bad when it came: the {what} {case.node.name} holds {out.bad_counts} among "

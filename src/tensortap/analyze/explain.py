@@ -64,11 +64,13 @@ def _unrecognised(case: Case) -> Cause:
     unknown = [each.tensor for each in case.inputs if each.status == "unknown"]
     if unknown:
         names = ", ".join(unknown[:3])
+        is_unread = all(each.health is not None for each in case.inputs if each.status == "unknown")
+        seen = "looked at" if is_unread else "recorded"
         return Cause(
             "input-not-recorded",
-            f"The cause is not certain: of what {case.op} was given, {names} was not recorded, so the bad value may "
+            f"The cause is not certain: of what {case.op} was given, {names} was not {seen}, so the bad value may "
             "have come with it.",
-            advice="Watch everything, or at least the inputs of this node.",
+            advice="" if is_unread else "Watch everything, or at least the inputs of this node.",
         )
     return UNEXPLAINED
 

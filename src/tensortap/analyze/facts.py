@@ -15,6 +15,7 @@ from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, pl
 from tensortap.places import module_of, phase_of
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
 from tensortap.store.format import DamagedValueError
+from tensortap.store.health import NEVER_BAD
 from tensortap.store.layout import parse_run_name
 from tensortap.wire.graph_def import read_attribute
 
@@ -94,6 +95,7 @@ class RunFacts:
         self._op_types: dict[str, str] | None = None
         self._behind: dict[str, tuple[Health | None, str | None, bool]] = {}
         self._variables: dict[str, str | None] = {}
+        self._unread: list[str] | None = None
 
     @property
     def tensors(self) -> list[str]:
@@ -165,6 +167,18 @@ class RunFacts:
         """Whether a tensor is known to hold a NaN or an infinity."""
         found = self.health(tensor)
         return found is not None and found.is_bad
+
+    @property
+    def unread(self) -> list[str]:
+        """Names of the tensors that were recorded without being looked at, as far as they could be bad at all."""
+        if self._unread is None:
+            known = ((tensor, self.health(tensor)) for tensor in self.tensors)
+            self._unread = [
+                tensor
+                for tensor, health in known
+                if health is not None and not health.was_read and health.dtype_number not in NEVER_BAD
+            ]
+        return self._unread
 
     def node_of(self, tensor: str) -> Node | None:
         """The node that made a tensor, None if the graph does not have it."""

@@ -189,6 +189,7 @@ class RunReport:
         bad: number of bad tensors, whatever became of them.
         looked_at: number of tensors whose health is known.
         was_tested: the program itself has tested a bad value and, as far as is known, gone on.
+        unread: tensors that were recorded, but could not be looked at.
     """
 
     run: int
@@ -202,6 +203,7 @@ class RunReport:
     looked_at: int = 0
     notices: tuple[str, ...] = ()
     was_tested: bool = False
+    unread: tuple[str, ...] = ()
 
     @property
     def first_bad(self) -> Finding | None:
@@ -222,6 +224,7 @@ class Report:
         is_session: whether the directory is a session, and not a single run.
         is_known: whether anything was recorded that tells the health of a tensor.
         coverage: how much of the job was seen.
+        unread: tensors that were recorded in any run, but could not be looked at: neither good nor bad.
     """
 
     directory: Path
@@ -241,6 +244,8 @@ class Report:
         """Whether everything was seen, and nothing in it is bad."""
         return self.first_bad is None and self.coverage.is_complete
 
+    unread: tuple[str, ...] = ()
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         first = self.first_bad
@@ -256,6 +261,7 @@ class Report:
             "runs": self.runs,
             "ranks": list(self.ranks),
             "tensors": self.tensors,
+            "not_looked_at": list(self.unread),
             "later_bad_runs": list(self.later_runs),
             "healthy": self.is_healthy,
             "coverage": self.coverage.as_dict(),

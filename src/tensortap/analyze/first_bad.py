@@ -144,9 +144,10 @@ def search(
         tuple(contained),
         judged.intended_count,
         len(judged.bad),
-        len(facts.tensors),
+        len(facts.tensors) - len(facts.unread),
         notices,
         was_tested=bool(judged.tested) or judged.was_skipped,
+        unread=tuple(facts.unread),
     )
 
 
@@ -247,7 +248,7 @@ class _Judged:
 
     def _judge(self, tensor: str, exclude: re.Pattern[str] | None) -> str:
         health = self.facts.health(tensor)
-        if health is None:
+        if health is None or not health.was_read:
             return UNKNOWN
         is_bad = health.is_bad if self._condition is None else self._condition(health)
         if not is_bad:
@@ -580,7 +581,7 @@ class _Judged:
                 outputs = [outputs[place]]
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
-                uses.add(BAD if BAD in known else GOOD)
+                uses.add(BAD if BAD in known else UNKNOWN if UNKNOWN in known else GOOD)
             elif name in VIEWS:
                 views.update(dict.fromkeys(outputs))
             else:

@@ -10,7 +10,10 @@ import numpy as np
 
 from tensortap.analyze.numbers import summarize
 
-__all__ = ["DTYPE_NAMES", "Health", "number_text"]
+__all__ = ["DTYPE_NAMES", "NOT_LOOKED_AT", "Health", "number_text"]
+
+NOT_LOOKED_AT = "not looked at"
+"""What is said of a tensor that was recorded without its elements being read: neither good nor bad."""
 
 _PILL = struct.Struct("<14d")
 DTYPE_NAMES = {
@@ -121,6 +124,11 @@ class Health(NamedTuple):
         return self.shape is None and not self.dtype_number
 
     @property
+    def was_read(self) -> bool:
+        """Whether the elements were looked at; those of a tensor that is only a shape, or a wrapper, cannot be."""
+        return bool(self.initialized)
+
+    @property
     def is_bad(self) -> bool:
         """Whether there is a NaN or an infinity."""
         return bool(self.nan or self.neg_inf or self.pos_inf)
@@ -165,14 +173,16 @@ class Health(NamedTuple):
             return f"{int(self.nan)} nan" if self.nan else "no nan"
         if self.is_bad:
             return f"{self.bad_counts} of {int(self.elements)}"
+        if not self.was_read:
+            return NOT_LOOKED_AT
         if not self.elements:
-            return "empty" if self.initialized else "no value"
+            return "empty"
         return "good, " + self.spread
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "status": "bad" if self.is_bad else "good",
+            "status": "bad" if self.is_bad else "good" if self.was_read else NOT_LOOKED_AT,
             **{name: int(getattr(self, name)) for name in self._fields[1:8]},
             "min": self.min if self.finite else None,
             "max": self.max if self.finite else None,

@@ -35,6 +35,7 @@ class Summary:
         return bool(self.nan or self.neg_inf or self.pos_inf)
 
 
+@np.errstate(all="ignore")  # NaN and infinities are what is looked for: no reason to warn of them
 def summarize(array: npt.NDArray[Any]) -> Summary | None:
     """Summarise a numeric or boolean array; None for anything else. Complex numbers count by magnitude.
 

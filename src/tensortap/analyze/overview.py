@@ -24,6 +24,7 @@ class Overview(NamedTuple):
         gradients: Euclidean norm of all gradients together.
         parameters: Euclidean norm of all parameters that have a gradient.
         largest: the largest finite absolute value of all.
+        unread: number of tensors that could not be looked at.
     """
 
     run: int
@@ -38,6 +39,7 @@ class Overview(NamedTuple):
     parameters: float | None
     largest: float
     largest_tensor: str
+    unread: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,6 +53,8 @@ def overview_of(facts: RunFacts) -> Overview:
     gradients: list[Health] = []
     parameters: list[Health] = []
     for tensor, health in facts:
+        if not health.was_read:
+            continue
         tensors += 1
         nan += bool(health.nan)
         inf += bool(health.infinities and not health.nan)
@@ -60,12 +64,12 @@ def overview_of(facts: RunFacts) -> Overview:
         if facts.op_types.get(name) == "AccumulateGrad":
             gradients.append(health)
             weight = facts.health(f"{name.removeprefix('gradients/')}:0")
-            if weight is not None:
+            if weight is not None and weight.was_read:
                 parameters.append(weight)
     info = facts.info
     norms = _norm(gradients), _norm(parameters)
     place = (info.index, info.global_step, info.task, info.timestamp)
-    return Overview(*place, tensors, nan, inf, _loss(facts), *norms, largest, where)
+    return Overview(*place, tensors, nan, inf, _loss(facts), *norms, largest, where, len(facts.unread))
 
 
 def _is_number(health: Health) -> bool:

@@ -74,8 +74,8 @@ def search_session(
             continue
         if task is not None and facts.info.task != task:
             continue
-        looked_at += len(facts.tensors)
         report = search(facts, exclude=exclude, condition=condition)
+        looked_at += report.looked_at
         reports.append(report)
         notices += [each for each in report.notices if each not in notices]
         found = report.first_bad
@@ -110,6 +110,7 @@ def search_session(
         tuple(notices),
         is_known=first is not None or bool(cleared) or bool(counts.get("muted")) or bool(looked_at),
         coverage=coverage,
+        unread=tuple(session.not_looked_at()),
     )
 
 
@@ -138,11 +139,12 @@ def search_run(
         first,
         (report,),
         1,
-        len(facts.tensors),
+        report.looked_at,
         ranks=(facts.info.task,),
         notices=tuple(report.notices),
         is_session=session is not None,
         is_known=bool(facts.tensors) or facts.is_muted,
+        unread=report.unread,
     )
 
 

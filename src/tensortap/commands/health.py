@@ -74,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _runs(session: Any, options: argparse.Namespace) -> int:
+    from tensortap.report.answer import not_looked_at
     from tensortap.report.page import progress
 
     rows = [
@@ -94,7 +95,9 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
         _heading()
         for row in rows:
             _line(row, len({each.rank for each in rows}) > 1)
-        say([*coverage.sentences, *coverage.waiting, *session.notices])
+        unread = session.not_looked_at()
+        said = [f"{not_looked_at(unread)}."] if unread else []
+        say([*coverage.sentences, *coverage.waiting, *said, *session.notices])
     return 0
 
 

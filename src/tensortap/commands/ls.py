@@ -122,7 +122,9 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
 def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> dict[str, Any]:
     data = run.dumped_tensor_data
     metadata = run.source.core_metadata
-    judged = [bad for bad in (_is_bad(datum, look) for datum in data) if bad is not None]
+    judged = [
+        bad for bad in (_is_bad(datum, look) for datum in data if not _is_unread(datum)) if bad is not None
+    ]
     bad, meant = sum(judged), 0
     if look and bad:
         marks = _marks(run)
@@ -195,8 +197,12 @@ def _chosen(run: DebugDumpDir, options: argparse.Namespace) -> list[DebugTensorD
 
 
 def _describe_tensor(run: DebugDumpDir, datum: DebugTensorDatum, look: bool) -> dict[str, Any]:
+    from tensortap.analyze.health import NOT_LOOKED_AT
+
     bad = _is_bad(datum, look)
     health: str | None = None if bad is None else "bad" if bad else "good"
+    if _is_unread(datum):
+        bad, health = None, NOT_LOOKED_AT
     if bad and datum.debug_op == "DebugNumericSummary":
         health = _health_text(_pill(datum))
     elif bad and datum.debug_op == "DebugNanCount":
@@ -232,6 +238,14 @@ def _op_type(run: DebugDumpDir, datum: DebugTensorDatum) -> str:
 def _pill(datum: DebugTensorDatum) -> list[float]:
     value: Any = datum.get_tensor()
     return [float(each) for each in value] if getattr(value, "size", 0) >= 14 else [0.0] * 14
+
+
+def _is_unread(datum: DebugTensorDatum) -> bool:
+    """Whether nobody could look at the elements of a tensor."""
+    if datum.debug_op != "DebugNumericSummary":
+        return False
+    value: Any = datum.get_tensor()
+    return getattr(value, "size", 0) >= 14 and not value[0]
 
 
 def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:

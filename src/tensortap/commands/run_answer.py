@@ -307,6 +307,7 @@ class _Text(io.StringIO):
 
 def _summary(watch: Any, report: Report, root: str, rank: int, question: str) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
+    from tensortap.report.answer import not_looked_at
     from tensortap.report.page import Page
 
     seen = watch.seen
@@ -337,10 +338,11 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     where = shlex.quote(root)
     if found is None:
         sound = "no bad value" if "--filter" not in question else "no match"
-        complete = report.coverage.is_complete
-        page.field(
-            "health", sound if complete else f"{sound} in what was seen", "green" if complete else "yellow"
-        )
+        if report.unread:
+            sound += f" in what was looked at; {not_looked_at(report.unread)}"
+        elif not report.coverage.is_complete:
+            sound += " in what was seen"
+        page.field("health", sound, "green" if report.is_healthy else "yellow")
         commands = [["ls", where], ["health", where]]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"

@@ -134,7 +134,7 @@ class DebugNumericSummary(DebugOp):
     Attributes:
         lower_bound: compared in the precision of the tensor: a float16 0.1 is not above a bound of 0.1.
         upper_bound: likewise.
-        mute_if_healthy: publish only if there is anything in 2, 3 or 7.
+        mute_if_healthy: publish only if there is anything in 2, 3 or 7, or if there was no value to look at.
     """
 
     name = "DebugNumericSummary"
@@ -149,7 +149,7 @@ class DebugNumericSummary(DebugOp):
         if math.isfinite(lower) or math.isfinite(upper):
             lower, upper = in_precision_of(view.dtype, lower), in_precision_of(view.dtype, upper)
         row = kernel.summary(view, lower, upper)
-        if self.mute_if_healthy and not (row[2] or row[3] or row[7]):
+        if self.mute_if_healthy and row[0] and not (row[2] or row[3] or row[7]):
             return None
         return row
 

@@ -137,6 +137,17 @@ class SessionDir:
                     self._note(str(error))
         return {run.name for run in self.runs} - cleared
 
+    def not_looked_at(self) -> list[str]:
+        """Names of the tensors that were recorded without their elements being read, in any run."""
+        found: set[str] = set()
+        for _, history in self._histories():
+            with history:
+                try:
+                    found |= history.unread_tensors()
+                except DumpFormatError as error:
+                    self._note(str(error))
+        return sorted(found)
+
     def counts(self) -> dict[str, int]:
         """What the writers of all runs counted together, such as records muted or dropped."""
         total: dict[str, int] = {}

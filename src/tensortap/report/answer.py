@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.records import Frame
 from tensortap.report.page import Page, Piece
 
-__all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "short_function", "short_path"]
+__all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "not_looked_at", "short_function", "short_path"]
 
 SHOWN_INPUTS = 6
 """Inputs of one node that are listed: a stack of a batch may have hundreds."""
 
 _SHOWN_SPREAD = 4
-_UNCERTAIN = ("input-not-recorded", "only-nan-counted", "no-graph")
+_UNCERTAIN = ("input-not-recorded", "only-nan-counted", "no-graph", "not-looked-at")
 """Causes that say themselves that something is missing."""
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
@@ -72,6 +73,11 @@ def _healthy(page: Page, report: Report) -> None:
         page.line((title, "bold yellow"), f"  no bad value in what was recorded, {where}")
         for sentence in report.coverage.sentences:
             page.text(sentence, "yellow")
+        if report.unread:
+            page.text(
+                f"{not_looked_at(report.unread)}: whether there is a bad value in them is not known.",
+                "yellow",
+            )
     for sentence in report.coverage.waiting:
         page.text(sentence, "dim")
     contained = sum(len(each.contained) for each in report.reports)
@@ -235,6 +241,16 @@ def _contained(page: Page, report: Report) -> None:
 
 def _many(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def not_looked_at(tensors: Sequence[str]) -> str:
+    """What is said of tensors whose elements could not be read.
+
+    >>> not_looked_at(["a:0"]), not_looked_at(["a:0", "b:0", "c:0"])
+    ('1 tensor was not looked at (a:0)', '3 tensors were not looked at (a:0, b:0 and 1 more)')
+    """
+    shown = ", ".join(tensors[:2]) + (f" and {len(tensors) - 2} more" if len(tensors) > 2 else "")
+    return f"{_many(len(tensors), 'tensor')} {'was' if len(tensors) == 1 else 'were'} not looked at ({shown})"
 
 
 def short_function(name: str) -> str:

@@ -18,7 +18,7 @@ def health_piece(health: Health | None) -> tuple[str, str]:
     """
     if health is None:
         return "not recorded", "dim"
-    return str(health), "red" if health.is_bad else "green"
+    return str(health), "red" if health.is_bad else "green" if health.was_read else "yellow"
 
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -24,7 +24,7 @@ from tensortap.records import KeyTable, RunInfo, tensor_name
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import health_path
 
-__all__ = ["PILL_COLUMNS", "PILL_OP", "HealthHistory", "HealthLog", "Pill", "PillBlock"]
+__all__ = ["NEVER_BAD", "PILL_COLUMNS", "PILL_OP", "HealthHistory", "HealthLog", "Pill", "PillBlock"]
 
 PILL_OP = "DebugNumericSummary"
 PILL_COLUMNS = (
@@ -44,6 +44,9 @@ PILL_COLUMNS = (
     "rank",
 )
 """The fixed part of a pill, in its order; the sizes of the dimensions follow in the record itself."""
+
+NEVER_BAD = frozenset([3, 4, 5, 6, 7, 9, 10, 17, 22, 23])
+"""Numbers of the dtypes that have neither NaN nor infinities: integers, booleans, strings."""
 
 REGROUP_AFTER = 64
 """Runs that gather before they are regrouped: a compromise between work per run and pages per read."""
@@ -287,6 +290,17 @@ class HealthHistory:
                 bad = rows["pill"][:, (2, 3, 7)].any(axis=1)
                 found.update(rows["run"][bad].tolist())
         return {names[run] for run in found if run in names}
+
+    def unread_tensors(self) -> set[str]:
+        """Names of the tensors that had pills without their elements being read, and could be bad."""
+        names = dict(self._rows("SELECT id, name FROM tensors"))
+        found: set[int] = set()
+        for table in ("recent", "grouped"):
+            for (blob,) in self._rows(f"SELECT pills FROM {table}"):
+                rows = self._parse(blob)
+                unread = (rows["pill"][:, 0] == 0) & ~np.isin(rows["pill"][:, 12], list(NEVER_BAD))
+                found.update(np.unique(rows["tensor"][unread]).tolist())
+        return {names[tensor] for tensor in found if tensor in names}
 
     def pills(self, tensor: str, device: str | None = None) -> npt.NDArray[Any]:
         """All pills of one tensor in the order of the runs: run, step, timestamp and `PILL_COLUMNS`."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tensortap.engines.torch import devices
+from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.sparse import publish_places
-from tensortap.engines.torch.values import has_data, spec_of, view_of
+from tensortap.engines.torch.values import spec_of, view_of
 from tensortap.ops.debug_ops import DebugIdentity
 from tensortap.records import Node
 
@@ -91,7 +92,7 @@ class BadValues:
         made = found & NAN & ~inherited if inherited else found
         if made and self.wants(node, made):
             gone = set(written)
-            kept = (None if id(tensor) in gone or not has_data(tensor) else tensor for tensor in tensors)
+            kept = (None if id(tensor) in gone else readable(tensor) for tensor in tensors)
             self.keep(node, outputs, zip(node.inputs, kept, strict=False), self._op_began)
 
     def wants(self, node: Node, made: int) -> bool:

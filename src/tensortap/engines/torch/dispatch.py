@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._guards import TracingContext
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -26,6 +27,8 @@ from tensortap.engines.torch.eager import compilation_suspended, compiled_with, 
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.making_way import RemovableMode, makes_way, making_way
+from tensortap.engines.torch.memory import shows_its_ops
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.recorder import Recorder
@@ -34,6 +37,9 @@ from tensortap.engines.torch.unnoticed import is_tracing
 from tensortap.errors import TensortapError
 
 __all__ = ["DispatchInterceptor"]
+
+_fake_mode: Any = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class DispatchInterceptor:
@@ -62,7 +68,9 @@ class DispatchInterceptor:
                 installed.enter_context(recorder.recording())
                 installed.enter_context(recorder.scopes)
                 installed.enter_context(gradients_announced(program, recorder.on_gradient))
-                installed.enter_context(mode(recorder, observation))
+                entered = installed.enter_context(mode(recorder, observation))
+                if makes_way(plan):
+                    installed.enter_context(making_way(entered))
             except Exception:
                 installed.close()
                 observation.fault("starting to observe")
@@ -106,7 +114,7 @@ def _own_modes() -> list[TorchDispatchMode]:
     return [mode for mode in stack if getattr(mode, "_mode_key", None) is None]
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(RemovableMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     @classmethod
@@ -127,7 +135,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         with _without_modes_above(self):
-            super().__exit__(*error)  # type: ignore[no-untyped-call]
+            super().__exit__(*error)
 
     @never_compiled  # type: ignore[type-var]
     def __torch_dispatch__(
@@ -135,10 +143,18 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         op = op_of(func)
-        if op.transparent or generation() != self._generation or is_tracing():
+        if (
+            op.transparent
+            or generation() != self._generation
+            or is_tracing()
+            or _fake_mode(_FAKE) is not None
+        ):
             return func(*args, **kwargs)
         if self._recorder.leaves_out():
             return func(*args, **kwargs)
+        if types and _shows_its_ops(args, kwargs):
+            self._recorder.enter_wrapper()
+            return NotImplemented  # and PyTorch has the class execute it under this mode
         try:
             call = self._recorder.before(op, args, kwargs)
         except TensortapError:  # what the run was asked for cannot be: the caller must know
@@ -163,6 +179,17 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception:
             self._observation.fault(f"after {op.op_type}")
             return result
+
+
+def _shows_its_ops(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an op is seen as those that a wrapper among its arguments executes.
+
+    Other modes would not see it then: under one of them the op is seen as a whole.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        return False
+    leaves = pytree.tree_leaves((args, kwargs))
+    return any(isinstance(leaf, torch.Tensor) and shows_its_ops(leaf) for leaf in leaves)
 
 
 class _ModeAroundCompiled(_Mode):  # type: ignore[no-untyped-call]

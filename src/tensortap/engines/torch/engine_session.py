@@ -24,6 +24,7 @@ from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.finite import non_finite_state
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.limits import Limits
+from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.profiling import has_compiled_modules, step_recorded
 from tensortap.engines.torch.program import Program, variable_node
@@ -331,7 +332,13 @@ class EngineSession:
             yield
             return
         tensors = self.state_tensors()
-        replaced = [(tensors[name], fitting(name, value, tensors[name])) for name, value in feeds.items()]
+        places = {name: readable(tensors[name]) for name in feeds}
+        for name, place in places.items():
+            if place is None:
+                raise FeedError(f"Cannot feed {name!r}: it has no memory to put a value into.")
+        replaced = [
+            (place, fitting(name, feeds[name], place)) for name, place in places.items() if place is not None
+        ]
         old = [(tensor, snapshot(tensor)) for tensor, _ in replaced]
         # Through .data, which leaves version counters alone: a graph kept from before must still be usable.
         try:

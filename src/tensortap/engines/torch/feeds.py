@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.schema import Op
 from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name
 from tensortap.errors import FeedError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tensortap.engines.torch.recorder import Call
     from tensortap.sink.publisher import Publisher
 
-__all__ = ["FeedError", "cut_gradient", "fitting", "replace_leaf", "replacement", "substitute"]
+__all__ = ["FeedError", "cut_gradient", "fitting", "overwrite", "replace_leaf", "replacement", "substitute"]
 
 log = logging.getLogger("tensortap.engine")
 
@@ -27,6 +28,24 @@ def fitting(name: str, value: Any, replaced: torch.Tensor) -> torch.Tensor:
     tensor = as_fed_tensor(name, value, replaced.dtype, replaced.device)
     check_shape(name, tuple(replaced.shape), tuple(tensor.shape))
     return tensor
+
+
+def overwrite(name: str, value: Any, replaced: torch.Tensor) -> None:
+    """Put a value where a tensor has its own; of a wrapper, where what it wraps does.
+
+    Raises:
+        FeedError: it does not fit, or there is no such place.
+    """
+    place = readable(replaced)
+    if place is None:
+        raise FeedError(
+            f"Cannot feed {name!r}: a {type(replaced).__name__} has no memory to put a value into."
+        )
+    fitted = fitting(name, value, place)
+    try:
+        place.copy_(fitted)
+    except RuntimeError as error:  # of a layout that cannot be written to
+        raise FeedError(f"Cannot feed {name!r}: {error}") from error
 
 
 def replacement(

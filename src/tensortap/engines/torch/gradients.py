@@ -28,14 +28,14 @@ def gradients_announced(program: Program, on_gradient: OnGradient) -> Iterator[N
     """Call a function for every gradient that becomes complete in the block, in this thread and process."""
     hooked: list[tuple[nn.Parameter, Any]] = []
     try:
-        with _registering:
+        with _registering, torch._C.DisableTorchFunctionSubclass():
             for path, parameter in program.parameters():
                 if parameter.requires_grad and parameter.is_leaf:
                     register: Any = parameter.register_post_accumulate_grad_hook
                     hooked.append((parameter, register(_hook(path, on_gradient))))
         yield
     finally:
-        with _registering:
+        with _registering, torch._C.DisableTorchFunctionSubclass():
             for parameter, handle in hooked:
                 handle.remove()
                 if not parameter._post_accumulate_grad_hooks:
@@ -48,6 +48,7 @@ def _hook(path: str, on_gradient: OnGradient) -> Callable[[torch.Tensor], None]:
 
     def gradient_is_complete(parameter: torch.Tensor) -> None:
         if (threading.get_ident(), generation()) == owner:  # else of another thread, or of a forked child
-            on_gradient(path, parameter)
+            with torch._C.DisableTorchFunctionSubclass():
+                on_gradient(path, parameter)
 
     return gradient_is_complete

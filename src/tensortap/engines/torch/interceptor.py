@@ -19,8 +19,10 @@ import torch
 from tensortap.engines.graph import Graph
 from tensortap.engines.options import Tap
 from tensortap.engines.torch.limits import Limits
+from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.values import snapshot
 from tensortap.records import Node
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ class Observation:
         nodes: executed nodes in order, sources at their first use.
         captured: copies of the wanted values, by tensor name, made when each was complete.
         fed: names of the feeds that took effect.
-        without_data: tensors whose memory had been freed when they were made.
+        without_data: tensors that could not be read when they were made: their memory had been freed, or they are
+            only a shape.
         failed: the exception an op raised and the node it would have been.
         ran_compiled: a compiled function was executed eagerly so that it could be seen.
         stayed_compiled: a compiled function made its summaries itself.
@@ -104,6 +107,13 @@ class Observation:
     came_from: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     faults: int = 0
+
+    def capture(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep a copy of a wanted value."""
+        if readable(tensor) is None:
+            self.without_data.add(name)
+        else:
+            self.captured[name] = snapshot(tensor)
 
     def fault(self, where: str) -> None:
         """Count a failure of our own, say the first one, and let the program go on."""

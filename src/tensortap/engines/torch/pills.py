@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 
 from tensortap.engines.torch.bad_values import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BadValues
-from tensortap.engines.torch.values import dtype_name, is_plain
+from tensortap.engines.torch.memory import is_plain
+from tensortap.engines.torch.values import dtype_name
 from tensortap.ops import kernel
 from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp
 from tensortap.ops.dtypes import CODES
@@ -75,8 +76,6 @@ class Pills:
         if code is None or len(shape) > _MAX_RANK:
             return False
         address = tensor.data_ptr()
-        if not address and tensor.numel():
-            return False
         now = self._publisher.now()
         if self._waiting and now - self._waiting[0].timestamp > MAX_AGE_MICROSECONDS:
             self.flush()
@@ -118,6 +117,7 @@ def hand_over_summaries(
     rows["dims"][:, 0] = [_FIXED + s.rank for s in summaries]
     rows["nbytes"] = 8 * rows["dims"][:, 0]
     muted = np.array([s.op.mute_if_healthy for s in summaries]) & ~values[:, _BAD_SLOTS].any(axis=1)
+    muted &= values[:, 0] != 0  # what was not looked at is not healthy
     for position in sorted({position for s in summaries for position in s.positions}):
         here = np.array([position in s.positions for s in summaries])
         publisher.count_muted(int(np.count_nonzero(here & muted)), (position,))

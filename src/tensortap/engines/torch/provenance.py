@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from tensortap.engines.torch.memory import in_place_of
 from tensortap.engines.torch.values import shape_of
 from tensortap.records import Node
 
@@ -90,7 +91,11 @@ class Provenance:
                 _free_weak_ref(memory.guard)
 
     def place_of(self, tensor: torch.Tensor) -> Place:
-        """Where a tensor lives, and how it reads it."""
+        """Where a tensor lives, and how it reads it; a wrapper lives where what it wraps does."""
+        seen = in_place_of(tensor)
+        if seen is None:
+            return (self._object_address(tensor), 0, shape_of(tensor), None, tensor.dtype, False, False)
+        tensor = seen
         try:
             return (
                 tensor.untyped_storage()._cdata,
@@ -118,7 +123,9 @@ class Provenance:
         if memory is None:
             memory = self._memories[place[0]] = Memory(place)
             if place[0] >= 0:
-                storage: Any = tensor.untyped_storage()
+                seen = in_place_of(tensor)
+                assert seen is not None
+                storage: Any = seen.untyped_storage()
                 memory.guard = storage._weak_ref()
         self.origins[place] = Origin(name, memory, source)
         return memory

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.memory import is_freed
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.provenance import DTYPE, SHAPE, Content, Memory, Place, Provenance
@@ -30,7 +31,7 @@ from tensortap.engines.torch.schema import UNINITIALISED, Op
 from tensortap.engines.torch.scopes import Scopes
 from tensortap.engines.torch.source import callers_of, capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources
-from tensortap.engines.torch.values import dtype_name, has_data, plain_shape, snapshot, spec_of
+from tensortap.engines.torch.values import dtype_name, plain_shape, spec_of
 from tensortap.errors import DeadlineExceededError
 from tensortap.records import Node, TensorSpec
 
@@ -100,6 +101,7 @@ class Recorder:
         self._next_sequence = _sequence_number()
         self._previous: Entry | None = None
         self._previous_wrote = False
+        self._in_wrapper = False
         self._cuts: list[weakref.ref[torch.Tensor]] = []
         self._substitutes: dict[str, torch.Tensor] = {}
         self._sources = Sources(program, names, self._provenance, observation, self._record_source)
@@ -143,6 +145,13 @@ class Recorder:
             limits.reached = limits.are_over(len(self._nodes), self._built, self.scopes.has_called_modules)
         self._observation.unrecorded += limits.reached
         return limits.reached
+
+    def enter_wrapper(self) -> None:
+        """An op on a wrapper begins, which is seen as the ops that it executes on what it wraps.
+
+        The autograd node is that of the first of them that computes: what is communicated before are its inputs.
+        """
+        self._in_wrapper = self._in_wrapper or _sequence_number() != self._next_sequence
 
     # --- the two moments of an op ------------------------------------------------------------------
 
@@ -190,7 +199,7 @@ class Recorder:
         if self._substitutes:
             call.args, call.kwargs = feeds.substitute(op, args, kwargs, call, self._substitutes)
         following = _sequence_number()
-        if following != self._next_sequence:
+        if following != self._next_sequence and not (self._in_wrapper and op.is_communication):
             self._attribute_autograd_nodes(call, following)
         self._previous, self._previous_wrote = entry, bool(op.writes)
         return call
@@ -333,6 +342,7 @@ class Recorder:
             for sequence in range(self._next_sequence, following - (1 if own else 0)):
                 self._forward_of[sequence] = self._previous
         self._next_sequence = following
+        self._in_wrapper = False
 
     # --- complete gradients ------------------------------------------------------------------------
 
@@ -358,7 +368,7 @@ class Recorder:
         # What the last ops have done with it is not known in a run that has become too long.
         inputs = () if origin is None or self._observation.unrecorded else (origin.name,)
         if name in self._plan.feeds:
-            gradient.copy_(feeds.fitting(name, self._plan.feeds[name], gradient))
+            feeds.overwrite(name, self._plan.feeds[name], gradient)
             self._observation.fed.add(name)
         shapes = [(place[SHAPE], place[DTYPE])]
         if entry.node is None or entry.inputs != inputs or entry.shapes != shapes:
@@ -466,11 +476,11 @@ class Recorder:
                     self._observation.came_from[name] = origin
 
     def _emit(self, name: str, node: Node, slot: int, tensor: torch.Tensor, fresh: bool = False) -> None:
-        if not fresh and not has_data(tensor):
+        if not fresh and is_freed(tensor):
             self._observation.without_data.add(name)
             return
         if name in self._plan.captures:
-            self._observation.captured[name] = snapshot(tensor)
+            self._observation.capture(name, tensor)
         for tap in self._taps:
             try:
                 tap(node, slot, tensor)
@@ -495,15 +505,15 @@ class Recorder:
             name = call.entry.tensor(slot)
             if name not in self._plan.feeds:
                 continue
-            value = feeds.fitting(name, self._plan.feeds[name], tensor)
             self._observation.fed.add(name)
             if call.op.is_view:
                 # Writing into a view would change its base too, which nobody asked for.
-                fresh = torch.empty_like(tensor).copy_(value)
+                fresh = torch.empty_like(tensor)
+                feeds.overwrite(name, self._plan.feeds[name], fresh)
                 result = feeds.replace_leaf(result, tensor, fresh)
                 outputs[slot] = tensor = fresh
             else:
-                tensor.copy_(value)
+                feeds.overwrite(name, self._plan.feeds[name], tensor)
             self._cuts.append(weakref.ref(tensor))
         return result
 

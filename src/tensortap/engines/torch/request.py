@@ -91,7 +91,9 @@ class _Outcome:
             return fetched(self.returned[item])
         name = _tensor_name(session, item, tuple(arguments))
         if name in seen.without_data:
-            raise UnknownTensorError(f"{name!r} had no data in this run: its memory had been freed.")
+            raise UnknownTensorError(
+                f"{name!r} had no data in this run: its memory had been freed, or it is only a shape."
+            )
         if name in seen.captured:
             return to_numpy(seen.captured[name])
         argument = arguments.get(name.removesuffix(":0"))

@@ -12,7 +12,10 @@ __all__ = ["UNINITIALISED", "Op", "dtype_by_number", "op_of"]
 
 # These return their input as it is (autograd makes them by itself, and not under every interceptor), so
 # they are no new values and no nodes.
-_TRANSPARENT = {"aten::detach", "aten::detach_", "aten::alias", "aten::lift", "aten::lift_fresh"}
+_TRANSPARENT = {
+    *("aten::detach", "aten::detach_", "aten::alias", "aten::lift", "aten::lift_fresh"),
+    "_c10d_functional::_wrap_tensor_autograd",
+}
 
 # Written although the schema does not say so: running statistics of batch norm in training mode.
 _UNDECLARED_WRITES = {
@@ -20,6 +23,8 @@ _UNDECLARED_WRITES = {
     "aten::cudnn_batch_norm": ("running_mean", "running_var"),
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
 }
+
+_COMMUNICATION = ("c10d::", "_c10d_functional::", "c10d_functional::", "_dtensor::")
 
 UNINITIALISED = frozenset(
     f"aten::{name}"
@@ -68,6 +73,7 @@ class Op:
         "func",
         "hides_writes",
         "is_collective",
+        "is_communication",
         "is_view",
         "is_wait",
         "label",
@@ -114,6 +120,7 @@ class Op:
         # What a collective writes is there when it has been waited for, not when it returns.
         self.is_wait = self.op_type.startswith(_COLLECTIVES) and self.op_type.endswith(_WAIT)
         self.is_collective = self.op_type.startswith(_COLLECTIVES) and not self.is_wait
+        self.is_communication = self.op_type.startswith(_COMMUNICATION)
         # `_softmax` is called softmax by everybody, and a leading underscore is no valid start of a name.
         self.label = self.op_type.rpartition("::")[2].lstrip("_") or "op"
 

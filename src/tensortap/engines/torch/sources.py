@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
+from tensortap.engines.torch.memory import asking_no_class, in_place_of
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Provenance
@@ -55,6 +56,7 @@ class Sources:
         self.owners: dict[str, str] = {}
         """Within an optimizer: the parameter that a tensor has to do with, by tensor name."""
 
+    @asking_no_class
     def name_what_is_known(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Step inputs, parameters with the gradients they already have, and buffers."""
         for name, tensor in inputs.items():
@@ -67,6 +69,7 @@ class Sources:
         for path, buffer in self._program.buffers():
             self._add(path, buffer)
 
+    @asking_no_class
     def name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
         """Call tensors that a top-level module is given from outside after the parameters of `forward`."""
         if is_tracing():
@@ -87,6 +90,7 @@ class Sources:
                 # Counted like an op: the module may be called again with another tensor.
                 self._add(self._names.next(f"{path}/", label).name, value, "Placeholder")
 
+    @asking_no_class
     def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
         """The state tensors of an optimizer that starts to step, and what belongs to which parameter."""
         try:
@@ -157,6 +161,9 @@ class Sources:
         found = self._provenance.origins.get(place)
         if found is not None:  # the same op takes it twice
             return found.name
+        seen = in_place_of(tensor)
+        if seen is not None:
+            tensor = seen
         memory = self._provenance.memory_at(place)
         root = None if memory is None else self._provenance.origins.get(memory.root)
         if memory is None or root is None or memory.root[DTYPE] != place[DTYPE] or place[STRIDES] is None:

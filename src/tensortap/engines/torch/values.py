@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from tensortap.errors import FeedError
+from tensortap.engines.torch.memory import in_place_of, is_plain, readable
+from tensortap.errors import FeedError, UnknownTensorError
 from tensortap.ops.view import TensorView
 from tensortap.records import TensorSpec
 
@@ -17,8 +18,6 @@ __all__ = [
     "as_fed_tensor",
     "check_shape",
     "dtype_name",
-    "has_data",
-    "is_plain",
     "plain_shape",
     "shape_of",
     "snapshot",
@@ -35,6 +34,7 @@ _EXTENSION_DTYPES: dict[torch.dtype, tuple[torch.dtype, Any]] = {
     torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
     torch.float8_e5m2fnuz: (torch.uint8, ml_dtypes.float8_e5m2fnuz),
 }
+_COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 
 
@@ -47,16 +47,18 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Dtype and shape of a live tensor."""
-    return TensorSpec(dtype_name(tensor.dtype), shape_of(tensor))
+    """Dtype and shape of a live tensor; of a wrapper those of what is read in its place."""
+    seen = in_place_of(tensor)
+    return TensorSpec(dtype_name(tensor.dtype), shape_of(tensor if seen is None else seen))
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
     """The shape; None for dimensions that are no plain numbers, as those of nested tensors."""
-    try:
-        return plain_shape(tensor.shape)
-    except RuntimeError:  # a nested tensor has a different size in every row
-        return (None,) * tensor.dim()
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return plain_shape(tensor.shape)
+        except RuntimeError:  # a nested tensor has a different size in every row
+            return (None,) * tensor.dim()
 
 
 def plain_shape(shape: Iterable[Any]) -> tuple[int | None, ...]:
@@ -64,38 +66,45 @@ def plain_shape(shape: Iterable[Any]) -> tuple[int | None, ...]:
     return tuple(each if type(each) is int else None for each in shape)
 
 
-def has_data(tensor: torch.Tensor) -> bool:
-    """Whether there is memory behind a tensor: sharded programs free and refill that of their weights."""
-    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_nested:
-        return True
-    nbytes = tensor.untyped_storage().nbytes()
-    if nbytes >= tensor.nbytes and not tensor.storage_offset():
-        return True
-    if tensor.numel() == 0:
-        return True
-    extent = tensor.storage_offset() + 1
-    extent += sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return nbytes >= extent * tensor.element_size()
-
-
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of the value as it is now, outside autograd, on the tensor's own device.
+    """A copy of the value as it is now, outside autograd, on the tensor's own device; of a wrapper what it wraps.
 
     Invisible to dispatch modes: our own work is no part of anybody's program.
+
+    Raises:
+        UnknownTensorError: the tensor has no value that could be read.
     """
+    seen = _seen(tensor)
     with torch._C._DisableTorchDispatch():
-        return tensor.detach().clone()
+        return seen.detach().clone()
 
 
 def to_numpy(value: Any) -> Any:
-    """The NumPy form of a tensor that nobody else will change; anything else passes unchanged."""
+    """The NumPy form of a tensor that nobody else will change; anything else passes unchanged.
+
+    Raises:
+        UnknownTensorError: the tensor has no value that could be read.
+    """
     if not isinstance(value, torch.Tensor):
         return value
-    tensor = value.detach()
+    with torch._C._DisableTorchDispatch():
+        return _as_numpy(_seen(value).detach())
+
+
+def _seen(tensor: torch.Tensor) -> torch.Tensor:
+    seen = readable(tensor)
+    if seen is None:
+        raise UnknownTensorError(f"A {type(tensor).__name__} has no value here that could be read.")
+    return seen
+
+
+def _as_numpy(tensor: torch.Tensor) -> Any:
     if tensor.is_quantized:
         tensor = tensor.dequantize()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense() if not tensor.is_nested else tensor.to_padded_tensor(0.0)
+    if tensor.is_nested:
+        tensor = tensor.values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
     tensor = tensor.cpu().resolve_conj().resolve_neg()
     extension = _EXTENSION_DTYPES.get(tensor.dtype)
     if extension is None:
@@ -145,26 +154,20 @@ def check_shape(name: str, expected: tuple[int | None, ...], got: tuple[int, ...
         raise FeedError(f"Cannot feed {name!r}: its shape is {shown}, the fed value has shape {list(got)}.")
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie in host memory as they are."""
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.is_nested)
-    )
-
-
 def view_of(tensor: torch.Tensor) -> TensorView:
     """The memory of a tensor as debug ops read it, without a copy if it is dense, plain and on the CPU.
 
     Of a sparse tensor only the values are seen, of a nested one all of them in a row: what is not stored
-    cannot be wrong.
+    cannot be wrong. Of a wrapper what it wraps is seen. The view of a tensor that cannot be read has no value.
     """
-    if not is_plain(tensor):
-        tensor = _made_plain(tensor.detach())
-    return TensorView(
-        tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor
-    )
+    seen = readable(tensor)
+    if seen is not None and not is_plain(seen):
+        with torch._C._DisableTorchDispatch():
+            seen = readable(_made_plain(seen.detach()))
+    if seen is None:
+        shape = tuple(size for size in shape_of(tensor) if size is not None)
+        return TensorView(0, dtype_name(tensor.dtype), shape, (), tensor, has_value=False)
+    return TensorView(seen.data_ptr(), dtype_name(seen.dtype), tuple(seen.shape), seen.stride(), seen)
 
 
 def _made_plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -172,8 +175,10 @@ def _made_plain(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.dequantize()
     if tensor.is_nested:
         tensor = tensor.values()
+    elif tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce().values()
+    elif tensor.layout in _COMPRESSED:
+        tensor = tensor.values()
     elif tensor.layout is not torch.strided:
-        tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    if tensor.is_meta:
-        return tensor  # it has no elements, which a view with address 0 says
-    return tensor.cpu().resolve_conj().resolve_neg()
+        tensor = tensor.to_dense()
+    return tensor if tensor.is_meta else tensor.cpu().resolve_conj().resolve_neg()

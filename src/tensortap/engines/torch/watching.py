@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from tensortap.engines.torch.bad_values import BadValues
+from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.schema import UNINITIALISED
@@ -80,11 +81,15 @@ class Watching:
         wanted = self.wants(node, slot)
         if wanted is None:
             return
+        seen = readable(tensor)
+        is_itself = seen is tensor
+        if seen is not None:
+            tensor = seen
         if self.stops and self._publisher.stops_at(wanted, node, slot):
             pass  # published at once, whatever it is and wherever
-        elif is_elsewhere(tensor):
+        elif seen is not None and is_elsewhere(tensor):
             wanted = self._defer_summaries(wanted, node, slot, tensor)
-        elif len(wanted) == 1 and self._pills.add(wanted[0], node, slot, tensor):
+        elif len(wanted) == 1 and is_itself and self._pills.add(wanted[0], node, slot, tensor):
             return
         if wanted:
             self._pills.flush()  # records leave in the order of time

@@ -25,6 +25,7 @@ from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, source
 from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.memory import asking_no_class, in_place_of, shows_its_ops
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.plans import NativePlan
@@ -33,7 +34,7 @@ from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources, hidden_view_node
-from tensortap.engines.torch.values import snapshot, spec_of
+from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
 from tensortap.sink.queue import shared_queue
 
@@ -220,8 +221,13 @@ class Decoder:
         return found
 
     def _on_gradient(self, path: str, parameter: torch.Tensor) -> None:
-        self.library.tt_gradient(self.handle, parameter._cdata)
+        gradient = parameter.grad
+        if gradient is not None:
+            seen = in_place_of(gradient)
+            known_by = gradient if seen is None else seen
+            self.library.tt_gradient(self.handle, parameter._cdata, known_by._cdata)
 
+    @asking_no_class
     def _announce_parameters(self, program: Program) -> None:
         announce, handle = self.library.tt_add_parameter, self.handle
         del self._parameter_paths[:]
@@ -310,7 +316,8 @@ class Decoder:
 
     def find(self, tensor: torch.Tensor) -> _Found | None:
         """The name of a tensor's value, if it has one."""
-        value = self.library.tt_find(self.handle, tensor._cdata)
+        seen = in_place_of(tensor)
+        value = self.library.tt_find(self.handle, (tensor if seen is None else seen)._cdata)
         if value < 0:
             return None
         name = self._tensor_name(value)
@@ -329,14 +336,16 @@ class Decoder:
         if self._nodes[number] is not node:
             self._keep(number, node)
         self._values[name] = entry << _SLOT_BITS
-        if not self.library.tt_add_source(self.handle, tensor._cdata, entry, number):
+        seen = in_place_of(tensor)
+        known_by = tensor if seen is None else seen
+        if not self.library.tt_add_source(self.handle, known_by._cdata, entry, number):
             self.fault("naming a tensor", name)
 
     # --- operators, scopes, entries ---------------------------------------------------------------------
 
     def new_operator(
         self, name: str, overload: str
-    ) -> tuple[int, int, bool, bool, int, bool, tuple[int, ...], bool, bool, bool]:
+    ) -> tuple[int, int, bool, bool, bool, int, bool, tuple[int, ...], bool, bool, bool]:
         """What the schema says of an operator that is executed for the first time."""
         namespace, _, plain_name = name.partition("::")
         packet = getattr(getattr(torch.ops, namespace), plain_name)
@@ -347,6 +356,7 @@ class Decoder:
             self.label(op.label),
             op.transparent,
             op.is_view,
+            op.is_communication,
             op.training_position,
             op.hides_writes,
             op.written_positions,
@@ -354,6 +364,10 @@ class Decoder:
             op.is_collective,
             op.is_wait,
         )
+
+    def shows_its_ops(self, tensor: torch.Tensor) -> bool:
+        """Whether ops on a wrapper are seen as those that it executes on what it wraps."""
+        return shows_its_ops(tensor)
 
     def classify(self, code: CodeType) -> int:
         """Whose code it is."""
@@ -559,7 +573,7 @@ class Decoder:
         run, node = self._current, self._nodes[number]
         name = node.tensor(slot)
         if name in run.plan.captures:
-            run.observation.captured[name] = snapshot(tensor)
+            run.observation.capture(name, tensor)
         for tap in run.plan.all_taps:
             try:
                 tap(node, slot, tensor)

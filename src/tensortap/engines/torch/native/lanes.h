@@ -1,13 +1,13 @@
 // Records in the making: rows and data of one debug op, handed to Python in blocks.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
+
+#include "memory.h"
 
 namespace tensortap {
 
@@ -105,21 +105,10 @@ struct Lane {
   static constexpr size_t kRows = 4096;
 };
 
-// Whether the elements lie in host memory as they are.
+// Whether the elements lie in host memory as they are, and all of them do.
 inline bool is_plain(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_conj() &&
-         !tensor.is_neg() && !tensor.is_quantized() && !tensor.is_nested() &&
-         !tensor.key_set().has(c10::DispatchKey::Python);
-}
-
-// Whether there is memory behind a tensor: sharded programs free and refill that of their weights.
-inline bool has_data(const at::Tensor& tensor) {
-  if (tensor.layout() != c10::kStrided || tensor.is_meta() || tensor.is_nested() || !tensor.has_storage()) return true;
-  const size_t nbytes = tensor.storage().nbytes();
-  if (tensor.numel() == 0) return true;
-  int64_t extent = tensor.storage_offset() + 1;
-  for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
-  return nbytes >= size_t(extent) * tensor.element_size();
+  return !is_wrapper(tensor) && tensor.device().is_cpu() && has_plain_storage(tensor) && !tensor.is_conj() &&
+         !tensor.is_neg() && !tensor.is_quantized() && covers(tensor);
 }
 
 }  // namespace tensortap

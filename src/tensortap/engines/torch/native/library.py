@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from tensortap.engines.torch import memory
 from tensortap.engines.torch.native.build import NativeBuildError, ensure_built
 from tensortap.engines.torch.schema import dtype_by_number
 from tensortap.engines.torch.values import dtype_name
@@ -41,12 +42,13 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_add_module": (None, (_POINTER, _LONG, _INT)),
     "tt_scope": (_POINTER, (_POINTER,)),
     "tt_step_in_frame": (None, (_POINTER, ctypes.py_object)),
+    "tt_covers": (_INT, (_LONG,)),
     "tt_next": (_INT, (_POINTER, _INT, _INT)),
     "tt_reserve_entry": (_INT, (_POINTER,)),
     "tt_find": (_LONG, (_POINTER, _LONG)),
     "tt_add_source": (_INT, (_POINTER, _LONG, _INT, _INT)),
     "tt_add_parameter": (None, (_POINTER, _LONG, _INT, _INT, _INT, _INT)),
-    "tt_gradient": (None, (_POINTER, _LONG)),
+    "tt_gradient": (None, (_POINTER, _LONG, _LONG)),
     "tt_set_owner": (None, (_POINTER, _LONG, _INT)),
     "tt_node_changed": (None, (_POINTER, _INT)),
     "tt_flush": (None, (_POINTER, _LONG)),
@@ -103,6 +105,7 @@ def _load(path: Path) -> Any:
         except AttributeError as error:
             raise OSError(f"{path} has no {name}") from error
         function.restype, function.argtypes = result, arguments
+    memory.prove_with(lambda tensor: bool(loaded.tt_covers(tensor._cdata)))
     return loaded
 
 

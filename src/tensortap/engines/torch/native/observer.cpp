@@ -60,6 +60,7 @@ struct Operator {
   bool transparent = false;
   bool is_view = false;
   bool has_composite = false;
+  bool is_communication = false;
   bool keeps_written = false;  // some of what it writes is not among its results
   bool leaves_garbage = false;  // its output is memory as it was found
   bool is_collective = false, is_wait = false;
@@ -190,6 +191,7 @@ struct Run {
   Values values;
   std::vector<int32_t> forward_of;  // by sequence number, from first_sequence
   uint64_t first_sequence = 0, next_sequence = 0;
+  bool in_wrapper = false;  // an op on a wrapper has begun, and none inside that computes
   ska::flat_hash_map<Value, int32_t> owners;
   std::vector<Lane> lanes;
   Plan* plan = nullptr;
@@ -321,7 +323,13 @@ class Observer {
       thread.opaque_depth = thread.depth;
       return;
     }
-    if (descends(*op, keys_of(local, arguments))) return;
+    const auto keys = keys_of(local, arguments);
+    if (descends(*op, keys)) return;
+    if (keys.has(c10::DispatchKey::Python) && shows_its_ops(arguments)) {
+      // Its autograd node is that of the first op inside that computes: what is communicated before are its inputs.
+      if (at::sequence_number::peek() > run.next_sequence) run.in_wrapper = true;
+      return;
+    }
     thread.opaque_depth = thread.depth;
     if (is_full()) {
       leave_out();
@@ -367,7 +375,7 @@ class Observer {
     call.arguments = hash;
     recognise(call, arguments);
 
-    if (thread.observer == this) attribute_sequence_numbers(call.entry);
+    if (thread.observer == this) attribute_sequence_numbers(call);
     call.valid = true;
   }
 
@@ -380,7 +388,7 @@ class Observer {
       call.tensors.clear();
       return;
     }
-    if (thread.observer == this) attribute_sequence_numbers(call.entry);
+    if (thread.observer == this) attribute_sequence_numbers(call);
     if (std::uncaught_exceptions() > call.uncaught) {
       call.kept.clear();
       call.tensors.clear();
@@ -441,11 +449,9 @@ class Observer {
 
   // ---- gradients of parameters, complete ----
 
-  void record_gradient(const at::Tensor& variable) {
-    auto found = parameters_.find(variable.unsafeGetTensorImpl());
+  void record_gradient(const c10::TensorImpl* variable, const at::Tensor& gradient) {
+    auto found = parameters_.find(variable);
     if (found == parameters_.end()) return;
-    const at::Tensor& gradient = variable.grad();
-    if (!gradient.defined()) return;
     const Parameter& parameter = found->second;
     const int32_t entry = next(parameter.scope, parameter.label);
     uint64_t spec;
@@ -553,6 +559,7 @@ class Observer {
     run.owners.clear();
     run.forward_of.clear();
     run.first_sequence = run.next_sequence = at::sequence_number::peek();
+    run.in_wrapper = false;
     run.timestamp = run.oldest = 0;
     run.position = 0;
     parameters_.clear();
@@ -695,16 +702,17 @@ class Observer {
       op->return_count = op->handle->schema().returns().size();
       WithPython python;
       Object found(PyObject_CallMethod(decoder_, "new_operator", "ss", name.c_str(), overload.c_str()));
-      int transparent, is_view, keeps_written;
+      int transparent, is_view, is_communication, keeps_written;
       PyObject* written;
       int leaves_garbage, is_collective, is_wait;
-      if (!PyArg_ParseTuple(found.get(), "iippipOppp", &op->index, &op->label, &transparent, &is_view,
+      if (!PyArg_ParseTuple(found.get(), "iipppipOppp", &op->index, &op->label, &transparent, &is_view, &is_communication,
                             &op->training_argument, &keeps_written, &written, &leaves_garbage, &is_collective,
                             &is_wait)) {
         throw std::runtime_error(current_error());
       }
       op->transparent = transparent;
       op->is_view = is_view;
+      op->is_communication = is_communication;
       op->keeps_written = keeps_written;
       op->leaves_garbage = leaves_garbage;
       op->is_collective = is_collective;
@@ -738,6 +746,26 @@ class Observer {
     if (op.last_keys == keys.raw_repr() && op.last_keys != 0) return op.last_descends;
     op.last_keys = keys.raw_repr();
     return op.last_descends = descends_for(op, keys);
+  }
+
+  // Whether an op is seen as those that a wrapper among its arguments executes on what it wraps.
+  bool shows_its_ops(c10::ArrayRef<const c10::IValue> arguments) {
+    for (const auto& value : arguments) {
+      if (value.isTensor() && shows_its_ops(value.toTensor())) return true;
+      if (!value.isList()) continue;
+      for (const auto& item : value.toListRef()) {
+        if (!item.isTensor()) break;
+        if (shows_its_ops(item.toTensor())) return true;
+      }
+    }
+    return false;
+  }
+
+  bool shows_its_ops(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.key_set().has(c10::DispatchKey::Python) || memory_of(tensor) != nullptr) return false;
+    WithPython python;
+    Object wrapped(THPVariable_Wrap(tensor));
+    return Object(PyObject_CallMethod(decoder_, "shows_its_ops", "O", wrapped.get())).get() == Py_True;
   }
 
   // What the dispatcher would do, from the highest key down to the first that has a say.
@@ -993,11 +1021,12 @@ class Observer {
   }
 
   // Autograd nodes made since the last op, or by this one, belong to this one.
-  void attribute_sequence_numbers(int32_t entry) {
+  void attribute_sequence_numbers(const Pending& call) {
     const uint64_t following = at::sequence_number::peek();
-    if (following <= run.next_sequence) return;
-    run.forward_of.resize(following - run.first_sequence, entry);
+    if (following <= run.next_sequence || (run.in_wrapper && call.op->is_communication)) return;
+    run.forward_of.resize(following - run.first_sequence, call.entry);
     run.next_sequence = following;
+    run.in_wrapper = false;
   }
 
   int classify(PyObject* code) {
@@ -1115,9 +1144,7 @@ class Observer {
     if (outputs_.empty()) run.executions.push_back({position, thread, call, -1, 0});
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
-      const void* address =
-          has_plain_storage(tensor) ? tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
-                                    : nullptr;
+      const void* address = has_plain_storage(tensor) ? memory_of(tensor) : nullptr;
       run.executions.push_back({position, thread, call, int64_t(slot), reinterpret_cast<int64_t>(address)});
     }
   }
@@ -1192,13 +1219,12 @@ class Observer {
   int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
     const auto taps = taps_of(node, slot);
     if (taps.empty()) return kNotSummarised;
-    if (!fresh && !has_data(tensor)) {
+    if (!fresh && is_freed(tensor)) {
       WithPython python;
       Object(PyObject_CallMethod(decoder_, "without_data", "in", node, Py_ssize_t(slot)));
       return kNotSummarised;
     }
-    bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1 &&
-                  (tensor.const_data_ptr() != nullptr || tensor.numel() == 0);
+    bool native = is_plain(tensor) && tensor.dim() <= kMaxRank - 1;
     const int code = int(tensor.scalar_type()) < 64 ? dtype_codes_[int(tensor.scalar_type())] : kNone;
     for (const Tap& tap : taps) {
       if (tap.lane == kPythonLane || (run.lanes[tap.lane].kind == Lane::kSummary && (code < 0 || !summarise_))) {
@@ -1283,7 +1309,7 @@ class Observer {
     Object values(PyTuple_New(Py_ssize_t(count))), inputs(PyTuple_New(Py_ssize_t(count)));
     for (size_t i = 0; i < count; ++i) {
       at::Tensor tensor(call->tensors[i].lock());
-      const bool is_there = tensor.defined() && !is_written(*call, tensor) && has_data(tensor);
+      const bool is_there = tensor.defined() && !is_written(*call, tensor) && !is_freed(tensor);
       PyObject* shown = is_there ? Object(THPVariable_Wrap(tensor)).release() : Py_NewRef(Py_None);
       PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);
       PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), PyLong_FromLongLong(call->inputs[i]));
@@ -1622,6 +1648,14 @@ EXPORT void tt_step_in_frame(Observer* observer, PyObject* frame) {
   observer->optimizer_place = PyFrame_Check(frame) ? frame_of(frame) : nullptr;
 }
 
+EXPORT int tt_covers(int64_t tensor) {
+  try {
+    return covers(borrowed(tensor));
+  } catch (...) {
+    return 0;
+  }
+}
+
 EXPORT int tt_next(Observer* observer, int scope, int label) {
   try {
     return observer->next(scope, label);
@@ -1654,10 +1688,12 @@ EXPORT void tt_add_parameter(Observer* observer, int64_t tensor, int index, int 
 }
 
 // The gradient of a parameter is complete.
-EXPORT void tt_gradient(Observer* observer, int64_t parameter) {
+EXPORT void tt_gradient(Observer* observer, int64_t parameter, int64_t gradient) {
   Thread& thread = this_thread();
   if (thread.observer != observer || thread.busy) return;
-  guarded(thread, *observer, "after a gradient", [&] { observer->record_gradient(borrowed(parameter)); });
+  guarded(thread, *observer, "after a gradient", [&] {
+    observer->record_gradient(reinterpret_cast<const c10::TensorImpl*>(parameter), borrowed(gradient));
+  });
 }
 
 EXPORT void tt_set_owner(Observer* observer, int64_t value, int owner) { observer->run.owners[value] = owner; }

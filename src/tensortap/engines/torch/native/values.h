@@ -1,11 +1,12 @@
 // Which node produced the tensor in front of us: the same idea as provenance.py, see there.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 #include <vector>
+
+#include "memory.h"
 
 namespace tensortap {
 
@@ -32,12 +33,10 @@ struct PlaceHash {
   size_t operator()(const Place& place) const { return mix(reinterpret_cast<uint64_t>(place.memory), place.geometry); }
 };
 
-inline bool has_plain_storage(const at::Tensor& tensor) {
-  return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_nested();
-}
-
 inline uint64_t spec_hash(const at::Tensor& tensor, bool plain) {
-  uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(tensor.dim()));
+  // A class may work out even the rank in Python.
+  const int64_t rank = is_wrapper(tensor) && !plain ? 0 : tensor.dim();
+  uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(rank));
   if (plain) {
     for (int64_t size : tensor.sizes()) hash = mix(hash, uint64_t(size));
   }

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch.optim.optimizer import Optimizer
 
-from tensortap.engines.torch.values import has_data, view_of
+from tensortap.engines.torch.memory import readable
+from tensortap.engines.torch.values import view_of
 from tensortap.ops import kernel
 
 __all__ = ["ask_before_steps", "has_bad_gradient"]
@@ -37,7 +38,7 @@ def has_bad_gradient(optimizer: Optimizer) -> bool:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
-            if gradient is None or not has_data(gradient):
+            if gradient is None or readable(gradient) is None:
                 continue
             pill = kernel.summary(view_of(gradient))
             if pill[_NAN] or pill[_NEGATIVE_INFINITY] or pill[_POSITIVE_INFINITY]:

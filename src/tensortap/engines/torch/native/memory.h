@@ -1,0 +1,44 @@
+// Which memory a tensor has, proven before anybody reads it; see memory.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tensortap {
+
+// Tensors of classes that execute their ops in Python: most have only a shape, and even that may be worked out by code
+// of the user. Levels of functorch and functional tensors likewise stand for others.
+inline bool is_wrapper(const at::Tensor& tensor) {
+  constexpr auto keys = c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+                                             c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+                                             c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::Batched});
+  return tensor.key_set().has_any(keys);
+}
+
+// Where the storage of a tensor begins; null if it has none, or one without memory.
+inline const void* memory_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+}
+
+// Whether a tensor is known by the storage it lies in.
+inline bool has_plain_storage(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || (is_wrapper(tensor) && memory_of(tensor) == nullptr)) return false;
+  return tensor.layout() == c10::kStrided && !tensor.is_nested();
+}
+
+// Whether there is memory behind every element of a tensor whose elements lie in its storage.
+inline bool covers(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return false;
+  if (tensor.numel() == 0) return true;
+  int64_t extent = tensor.storage_offset() + 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
+  const size_t nbytes = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
+  return memory_of(tensor) != nullptr && nbytes >= size_t(extent) * tensor.element_size();
+}
+
+// Whether a tensor has lost its memory: sharded programs free and refill that of their weights.
+inline bool is_freed(const at::Tensor& tensor) {
+  return !is_wrapper(tensor) && !tensor.is_meta() && has_plain_storage(tensor) && !covers(tensor);
+}
+
+}  // namespace tensortap

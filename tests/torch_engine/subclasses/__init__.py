@@ -1,0 +1,1 @@
+"""Tensors of every kind and layout, on every path through the engine."""
