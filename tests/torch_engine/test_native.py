@@ -491,7 +491,7 @@ EXIT = """
     run = lambda: session.run(None, {"x": torch.ones(2, 4)})
     if how == "while another thread is in a run":
         threading.Thread(target=run, daemon=True).start()
-        begun.wait(patient(30))
+        begun.wait(30)
         time.sleep(0.5)
     else:
         for _ in range(3):
