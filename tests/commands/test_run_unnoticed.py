@@ -102,7 +102,7 @@ def test_modes_variables_and_traces_are_the_programs_own(interceptor, tmp_path):
 
 
 def test_a_run_that_goes_on_is_not_judged(tmp_path, capsys):
-    answerer = Answerer(tmp_path, "train.py", Voice(tmp_path, None))
+    answerer = Answerer(tmp_path, "train.py", ["train.py"], Voice(tmp_path, None))
     with SessionStore(tmp_path) as store:
         store.new_run(RunInfo(index=0, global_step=0, timestamp=17)).finish({}, {})
         growing = store.new_run(RunInfo(index=1, global_step=1, timestamp=18))

@@ -242,7 +242,7 @@ class Report:
     @property
     def is_healthy(self) -> bool:
         """Whether everything was seen, and nothing in it is bad."""
-        return self.first_bad is None and self.coverage.is_complete
+        return self.first_bad is None and self.coverage.is_complete and not self.unread
 
     unread: tuple[str, ...] = ()
 

@@ -189,6 +189,7 @@ class _Judged:
         self.was_skipped = False
         self._left: list[str] = []  # bad values that left as numbers, and were not used otherwise
         self.tested: list[str] = []  # bad values that the program itself has tested, and left out
+        self._memories: dict[str, str | None] = {}
         self._gone = frozenset(facts.circumstances.gone)
         self._made_of: dict[str, list[str]] = {}
         self._readers: dict[str, list[tuple[Node, int]]] | None = None
@@ -226,15 +227,19 @@ class _Judged:
 
     def _memory_behind(self, tensor: str) -> str | None:
         """The output of `empty` and the like that a tensor is, or shows."""
-        for _ in range(1000):
+        walked: list[str] = []
+        while tensor not in self._memories:
+            self._memories[tensor] = None  # unless it turns out to be one; also ends a walk in a circle
             node = self.facts.node_of(tensor)
             name = "" if node is None else plain_name(node.op_type)
             if name in UNWRITTEN:
-                return tensor
-            if node is None or name not in VIEWS or not node.inputs:
-                return None
-            tensor = node.inputs[0]
-        return None
+                self._memories[tensor] = tensor
+            elif node is not None and name in VIEWS and node.inputs:
+                walked.append(tensor)
+                tensor = node.inputs[0]
+        found = self._memories[tensor]
+        self._memories.update(dict.fromkeys(walked, found))
+        return found
 
     def _holds_garbage(self, memory: str, node: Node, given: str) -> bool:
         found = self.facts.health(memory)

@@ -22,7 +22,7 @@ CALLERS, CALLERS_DEPTH = 2, 12
 """How many callers of a line tell two executions of it apart, and how far they are looked for; as in frames.h."""
 _STACK_LIMIT = 32  # innermost user frames kept per node: deep enough for any model, bounded for recursion
 
-_LIBRARY, _USER, _BACKWARD, _COMPILED, _PRINTING, _LAUNCHER = range(6)
+_LIBRARY, _USER, _BACKWARD, _COMPILED, _PRINTING, _LAUNCHER, _OURS = range(7)
 # By identity: hashing a code object reads all of its bytecode, and this is asked several times for every op.
 _kinds: dict[int, int] = {}
 _forgotten = 0
@@ -76,7 +76,9 @@ def _classify(code: CodeType) -> int:
         return _LIBRARY
     if file == _STARTS_PROGRAMS:
         return _LAUNCHER
-    if file.startswith(_OWN) or (file.startswith(_STDLIB) and not file.startswith(_SITE)):
+    if file.startswith(_OWN):
+        return _OURS
+    if file.startswith(_STDLIB) and not file.startswith(_SITE):
         return _LIBRARY
     return _USER
 
@@ -123,7 +125,7 @@ def callers_of(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
         kind = kind_of(frame.f_code)
         if kind == _USER:
             found.append((id(frame.f_code), frame.f_lasti))
-        elif kind in (_BACKWARD, _LAUNCHER):
+        elif kind in (_BACKWARD, _LAUNCHER, _OURS):  # who runs a session is no part of its step
             break
         frame = frame.f_back
         looked_at += 1

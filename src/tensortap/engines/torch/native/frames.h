@@ -21,7 +21,7 @@ struct Line {
   uint64_t callers = 0;  // hash of where the line was called from
 };
 
-enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5 };  // as in source.py
+enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5, kOurs = 6 };  // as in source.py
 constexpr int kCallers = 2, kCallersDepth = 12;
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
@@ -102,7 +102,7 @@ class Codes {
         hash = (hash ^ reinterpret_cast<uintptr_t>(code)) * 0x9E3779B97F4A7C15ull;
         hash = (hash ^ reinterpret_cast<uintptr_t>(frame->instruction)) * 0x9E3779B97F4A7C15ull;
         left -= 1;
-      } else if (kind == kBackward || kind == kLauncher) {
+      } else if (kind == kBackward || kind == kLauncher || kind == kOurs) {
         break;
       }
     }

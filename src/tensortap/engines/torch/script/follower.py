@@ -93,6 +93,9 @@ class Watch(Protocol):
     def keeps_preparation(self) -> bool:
         """Whether such a run was kept."""
 
+    def forget_preparation(self) -> None:
+        """Count runs from the next one on."""
+
     def leaves_out(self, step: int) -> None:
         """Hear that the update of a step is left out, because gradients are bad."""
 
@@ -128,6 +131,7 @@ class Follower:
         self._trains = False
         self._depth = 0
         self._preparation: Any = None
+        self._stranded: Any = None  # the preparation, if another thread began to train
         self._limits = self._session.limits = Limits(outside=_MOST_OUTSIDE)
         self._stops = False
         self._given_up = False
@@ -183,6 +187,7 @@ class Follower:
         """The program is over, or about to end by an exception; what comes after is not watched."""
         if generation() == self._generation and threading.current_thread() is threading.main_thread():
             self._attempt(self._end_preparation)
+            self._attempt(self._end_stranded)
         if self._is_here():
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
@@ -323,8 +328,10 @@ class Follower:
         if block is None:
             return
         if threading.current_thread() is not threading.main_thread():
-            # It began in a thread that goes on; only there it could be ended.
+            # It began in another thread, and only there it can be ended: when the program is over.
+            self._stranded = block
             self._monitor.abandon_run()
+            self._watch.forget_preparation()
         else:
             block.__exit__(None, None, None)
         self._session.global_step = 0
@@ -332,6 +339,12 @@ class Follower:
         if not self._watch.keeps_preparation:
             self._session.number_runs_anew()
         self._watch.prepares = False
+
+    def _end_stranded(self) -> None:
+        block, self._stranded = self._stranded, None
+        if block is not None:
+            self._session.circumstances = Circumstances(is_preparation=True)
+            block.__exit__(None, None, None)
 
     def _next_run(self) -> None:
         self._end_preparation()
