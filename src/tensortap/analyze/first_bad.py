@@ -484,8 +484,9 @@ class _Judged:
         if uses:
             return False
         health = self.facts.health(tensor)
-        if tensor in self._gone and health is not None and not health.nan:
-            return False  # nobody has it, and no NumPy array shared its memory
+        is_plain = health is not None and not health.nan
+        if tensor in self._gone and (is_plain or self._has_bad_number(node)):
+            return False  # nobody has it any more; a NaN that was not asked for may have left through NumPy
         if self._is_looked_at(tensor) and self._went_on_after(tensor):
             self.tested.append(tensor)
             return False

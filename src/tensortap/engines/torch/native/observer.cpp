@@ -814,7 +814,7 @@ class Observer {
         std::memcpy(&bits, tensor.const_data_ptr(), std::min<size_t>(8, tensor.element_size()));
         return mix(mix(hash, 4), bits);
       }
-      read_tensor(call, tensor);
+      read_tensor(call, tensor, written);
       if (written) {
         call.written.push_back(tensor.unsafeGetTensorImpl());
         if (call.op->keeps_written) call.kept.push_back(tensor);
@@ -845,7 +845,7 @@ class Observer {
     return mix(hash, 10);
   }
 
-  void read_tensor(Pending& call, const at::Tensor& tensor) {
+  void read_tensor(Pending& call, const at::Tensor& tensor, bool written) {
     // Weak, so that nothing is kept from being freed or reused.
     if (run.seeks_bad) call.tensors.emplace_back(tensor.getIntrusivePtr());
     const Place place = place_of(tensor);
@@ -866,7 +866,9 @@ class Observer {
       origin = run.values.find(place);
     }
     Memory& memory = run.values.memory(*origin);
-    if (memory.content == Content::kArriving && !call.op->is_view && !call.op->is_collective && !call.op->is_wait) {
+    // The threads of a collective write it with ops of their own; what the program computes with it has arrived.
+    if (memory.content == Content::kArriving && !written && thread_state != nullptr && thread_state->observer == this &&
+        !call.op->is_view && !call.op->is_collective && !call.op->is_wait) {
       memory.content = Content::kThere;
       if (origin->value == memory.arriving && run.plan->watches) {
         const int32_t slot = int32_t(origin->value & ((Value(1) << kSlotBits) - 1));
