@@ -1464,6 +1464,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (thread.busy) return nullptr;
   thread.depth += 1;
   if (thread.opaque_depth != 0) return nullptr;
+  if (thread.observer == nullptr && torch::autograd::get_current_node() == nullptr) {
+    thread.opaque_depth = thread.depth;  // a thread of a collective, not of autograd: how it works is not the program's
+    thread.pending.valid = false;
+    return nullptr;
+  }
   if (Observer* observer = observer_of(thread)) {
     guarded(thread, *observer, "before an operator", [&] { observer->start(thread, fn); });
   }
