@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 import threading
 import time
@@ -148,6 +149,24 @@ def test_without_an_optimizer_every_call_of_the_model_is_a_run(followed):
     assert runs.counts("network/0/addmm") == [1, 1, 1]
     assert runs.counts("sum") == [1, 1, 1]
     assert runs.seen.steps == 0
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace.* is deprecated")
+def test_a_model_that_is_traced_starts_no_run(followed):
+    graphs = []
+
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        graphs.append(str(torch.jit.trace(net, torch.ones(2, 3), check_trace=False).graph))
+        net(torch.ones(2, 3))
+        graphs.append(str(torch.jit.trace(net, torch.ones(2, 3), check_trace=False).graph))
+
+    program()
+    assert len(followed(program).runs) == 1
+    plain, watched = (
+        [re.sub(r"\.?___torch_mangle_\d+", "", each) for each in pair] for pair in (graphs[:2], graphs[2:])
+    )
+    assert watched == plain
 
 
 def test_operations_directly_in_a_model_belong_to_it_from_its_first_call_on(followed):

@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.program import Program, clean_path
+from tensortap.engines.torch.tracing import is_being_traced
 
 __all__ = ["Scopes"]
 
@@ -138,7 +139,8 @@ class Scopes:
             self.publish()
 
     def _is_ours(self) -> bool:
-        return threading.get_ident() == self._thread and generation() == self._generation
+        is_here = threading.get_ident() == self._thread and generation() == self._generation
+        return is_here and not is_being_traced()
 
 
 def _is_on_stack(wanted: FrameType) -> bool:

@@ -34,6 +34,7 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
 from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
+from tensortap.engines.torch.tracing import is_being_traced
 
 __all__ = ["Follower", "Watch"]
 
@@ -305,7 +306,7 @@ class Follower:
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do something; if it fails for a reason of ours, the program goes on without being watched."""
-        if self._given_up:
+        if self._given_up or is_being_traced():
             return
         try:
             action(*arguments)
