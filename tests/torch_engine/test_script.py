@@ -169,6 +169,18 @@ def test_a_model_that_is_traced_starts_no_run(followed):
     assert watched == plain
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+def test_a_frozen_script_is_a_model_like_others(followed):
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+        frozen = torch.jit.freeze(torch.jit.script(net))
+        for _ in range(3):
+            net(torch.ones(2, 3))
+            frozen(torch.ones(2, 3))
+
+    assert len(followed(program).runs) == 3
+
+
 def test_operations_directly_in_a_model_belong_to_it_from_its_first_call_on(followed):
     class Model(nn.Module):
         def __init__(self):

@@ -227,7 +227,9 @@ class Follower:
         if torch._C._current_autograd_node() is not None:
             return
         learned = self._models.learn(module, sys._getframe(1))
-        trains = torch.is_grad_enabled() and module.training and bool(self._optimizers)
+        # A frozen script has no mode.
+        is_training = getattr(module, "training", False)
+        trains = torch.is_grad_enabled() and is_training and bool(self._optimizers)
         again = id(module) in self._called
         if (
             self._block is None
