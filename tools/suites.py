@@ -236,7 +236,7 @@ def compare(place: Place, options: argparse.Namespace) -> bool:
         print(f"  {kind}  {name}: plain {_ends_of(name, plain)}, watched {_ends_of(name, watched)}")
     if len(names) > _SHOWN:
         print(f"  and {len(names) - _SHOWN} more")
-    for line in _leaks(watched.report, place.sources):
+    for line in _leaks(watched.report, place.root):
         print(f"  SEEN     {line}")
     if options.verbose or steady or watched.code != plain.code:
         print(watched.report[-4000:])
@@ -248,9 +248,9 @@ def _ends_of(name: str, outcome: Outcome) -> str:
     return ", ".join(sorted(end for (test, end) in outcome.tests if test == name)) or "missing"
 
 
-def _leaks(report: str, sources: Path) -> list[str]:
+def _leaks(report: str, root: Path) -> list[str]:
     """What pytest has to say of us: a warning of ours, a frame of ours in a traceback."""
-    return [line for line in report.splitlines() if "tensortap" in line and str(sources) not in line][:_SHOWN]
+    return [line for line in report.splitlines() if "tensortap" in line and str(root) not in line][:_SHOWN]
 
 
 def main() -> int:

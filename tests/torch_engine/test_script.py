@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -179,6 +180,40 @@ def test_a_frozen_script_is_a_model_like_others(followed):
             frozen(torch.ones(2, 3))
 
     assert len(followed(program).runs) == 3
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_what_must_be_compiled_whole_is_compiled_as_without_us(followed, every, interceptor):
+    """Outside of watched runs the compiler sees nothing of our hooks; where one ends, a function may be half-way."""
+    if every is not None and interceptor == "dispatch":
+        pytest.skip("a dispatch mode must not end within a compiled function")
+    graphs = []
+
+    def program():
+        def backend(graph, inputs):
+            graphs.append([node.op for node in graph.graph.nodes])
+            return graph.forward
+
+        net, relu = nn.Linear(3, 3), nn.ReLU()
+
+        @torch.compile(fullgraph=True, backend=backend)
+        def infer(x):
+            return relu(net(x)).sum()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.compile(relu, fullgraph=True, backend=backend)(torch.ones(2, 3))
+            infer(torch.ones(2, 3))
+            net(torch.ones(2, 3))
+            for _ in range(12):
+                infer(torch.ones(2, 3))
+
+    program()
+    plain, graphs[:] = graphs[:], []
+    torch.compiler.reset()
+    followed(program, every=every)
+    assert graphs == plain
+    torch.compiler.reset()
 
 
 def test_operations_directly_in_a_model_belong_to_it_from_its_first_call_on(followed):

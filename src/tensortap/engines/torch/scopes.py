@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -24,6 +23,7 @@ from torch.optim.optimizer import (
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.program import Program, clean_path
 from tensortap.engines.torch.tracing import is_being_traced
 
@@ -75,8 +75,7 @@ class Scopes:
             return self
         enter_module, leave_module = self._module_hooks
         for handle in (
-            register_module_forward_pre_hook(enter_module),
-            register_module_forward_hook(leave_module, always_call=True),
+            GlobalHooks(enter_module, leave_module),
             register_optimizer_step_pre_hook(self._enter_optimizer),
             register_optimizer_step_post_hook(self._leave_optimizer),
         ):

@@ -25,12 +25,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as module_hooks
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models
 from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
@@ -104,7 +105,7 @@ class Follower:
         self._generation = generation()
         self._thread: int | None = None
         self._block: Any = None
-        self._handles: list[Any] = []
+        self._hooks: GlobalHooks | None = None
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._step_handle: Any = None
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -209,6 +210,8 @@ class Follower:
 
     @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if is_dynamo_compiling():  # a constant to the compiler, which thus makes nothing of this hook
+            return
         if self._thread is None:
             self._choose_thread(module)
         if threading.get_ident() == self._thread and generation() == self._generation:
@@ -219,6 +222,8 @@ class Follower:
 
     @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        if is_dynamo_compiling():
+            return
         if threading.get_ident() == self._thread and generation() == self._generation and self._depth:
             self._depth -= 1
 
@@ -237,7 +242,7 @@ class Follower:
             or self._stepped
             or (again and not self._trains)
             or self._calls >= _CALLS_LIMIT
-            or (self._handles and self._goes_around_compiled())
+            or (self._hooks and self._goes_around_compiled())
         ):
             known = set(module_hooks._global_forward_pre_hooks)
             self._next_run()
@@ -260,10 +265,11 @@ class Follower:
         block.__enter__()
         self._block = block
         self._depth = 0
-        self._unhook_modules()
         # A run that is not watched ends with a step; until then compiled models must not meet hooks of ours.
         if (self._watch.is_watching and not self._goes_around_compiled()) or not self._optimizers:
             self._hook_modules()
+        else:
+            self._unhook_modules()
 
     def _goes_around_compiled(self) -> bool:
         return bool(self._optimizers) and _COMPILED in sys.modules
@@ -334,12 +340,12 @@ class Follower:
 
     def _hook_modules(self) -> None:
         # Behind the hooks of the run, so that a run may be ended and another begun from here.
-        self._handles = [
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-        ]
+        if self._hooks is None:
+            self._hooks = GlobalHooks(self._enter_module, self._leave_module)
+        else:
+            self._hooks.move_behind_others()
 
     def _unhook_modules(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
