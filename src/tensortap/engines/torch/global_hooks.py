@@ -12,9 +12,9 @@ from typing import Any
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-__all__ = ["GlobalHooks"]
+__all__ = ["GlobalHooks", "hide", "show"]
 
-_ours: set[int] = set()
+_ours: set[Any] = set()
 _has_any_hook: Any = modules._has_any_global_hook
 
 
@@ -38,8 +38,7 @@ class GlobalHooks:
             register_module_forward_pre_hook(enter),
             register_module_forward_hook(leave, always_call=True),
         ]
-        _ours.update(handle.id for handle in self._handles)
-        modules._has_any_global_hook = _has_hook_of_the_program
+        hide(*(handle.id for handle in self._handles))
 
     def move_behind_others(self) -> None:
         """Be called after the hooks there are now, and stay the same: compiled code knows hooks by their numbers."""
@@ -51,9 +50,20 @@ class GlobalHooks:
         """Take both away; harmless when called again."""
         for handle in self._handles:
             handle.remove()
-            _ours.discard(handle.id)
-        if not _ours:
-            modules._has_any_global_hook = _has_any_hook
+        show(*(handle.id for handle in self._handles))
+
+
+def hide(*keys: Any) -> None:
+    """Have PyTorch say nothing of global hooks with these keys."""
+    _ours.update(keys)
+    modules._has_any_global_hook = _has_hook_of_the_program
+
+
+def show(*keys: Any) -> None:
+    """The opposite."""
+    _ours.difference_update(keys)
+    if not _ours:
+        modules._has_any_global_hook = _has_any_hook
 
 
 def _has_hook_of_the_program() -> bool:
