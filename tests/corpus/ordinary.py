@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -404,6 +406,31 @@ def observers_that_begin_at_infinity():
             return h / (self.greatest.max() - self.least + 1)
 
     return trained(Observed(), squares, [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
+
+
+@healthy
+def bounds_at_infinity_of_a_model_that_is_copied():
+    """A constraint to positive numbers keeps its bounds in buffers; copies of the model are made between steps."""
+
+    class Positive(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 2)
+            self.register_buffer("lower", torch.zeros(()))
+            self.register_buffer("upper", torch.full((2,), float("inf")))
+
+        def forward(self, x):
+            h = F.softplus(self.linear(x)) + self.lower
+            assert bool(torch.all(h <= self.upper))
+            return h
+
+    def loss(model, x):
+        copied = copy.deepcopy(model)
+        with torch.no_grad():
+            copied.upper.copy_(model.upper)
+        return model(x).square().mean() + copied(x).detach().mean()
+
+    return trained(Positive(), loss, [{"x": torch.randn(5, 6)} for _ in range(STEPS)])
 
 
 @healthy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -513,3 +514,33 @@ def test_an_interrupt_in_the_middle_of_our_own_work_reaches_the_program(tmp_path
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         gc.enable()
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+
+    def forward(self, x):
+        y = self.layers(x).clone()
+        y[:, 0] = 3
+        return (y.view(y.shape[0], -1).t() @ y + 2) * 3 + 2
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace.* is deprecated")
+def test_a_trace_recorded_in_a_watched_run_holds_nothing_of_ours():
+    net, x = Convolution(), torch.ones(2, 1, 6, 6)
+
+    def graph():
+        traced = torch.jit.trace(net, x)
+        assert torch.equal(traced(x), net(x))
+        return re.sub(r"___torch_mangle_\d+\.", "", str(traced.inlined_graph))
+
+    recording = {name: vars(torch._C)[name] for name in vars(torch._C) if "trac" in name}
+    plain = graph()
+    with tt.torch.monitor(net) as m:
+        for _ in range(2):
+            with m.run(options=WATCH):
+                net(x)
+                assert graph() == plain
+    assert recording == {name: vars(torch._C)[name] for name in recording}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 import threading
+import warnings
 from functools import partial
 
 import pytest
@@ -151,6 +153,71 @@ def test_without_an_optimizer_every_call_of_the_model_is_a_run(followed):
     assert runs.counts("network/0/addmm") == [1, 1, 1]
     assert runs.counts("sum") == [1, 1, 1]
     assert runs.seen.steps == 0
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace.* is deprecated")
+def test_a_model_that_is_traced_starts_no_run(followed):
+    graphs = []
+
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        graphs.append(str(torch.jit.trace(net, torch.ones(2, 3), check_trace=False).graph))
+        net(torch.ones(2, 3))
+        graphs.append(str(torch.jit.trace(net, torch.ones(2, 3), check_trace=False).graph))
+
+    program()
+    assert len(followed(program).runs) == 1
+    plain, watched = (
+        [re.sub(r"\.?___torch_mangle_\d+", "", each) for each in pair] for pair in (graphs[:2], graphs[2:])
+    )
+    assert watched == plain
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+def test_a_frozen_script_is_a_model_like_others(followed):
+    def program():
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+        frozen = torch.jit.freeze(torch.jit.script(net))
+        for _ in range(3):
+            net(torch.ones(2, 3))
+            frozen(torch.ones(2, 3))
+
+    assert len(followed(program).runs) == 3
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_what_must_be_compiled_whole_is_compiled_as_without_us(followed, every, interceptor):
+    """Outside of watched runs the compiler sees nothing of our hooks; where one ends, a function may be half-way."""
+    if every is not None and interceptor == "dispatch":
+        pytest.skip("a dispatch mode must not end within a compiled function")
+    graphs = []
+
+    def program():
+        def backend(graph, inputs):
+            graphs.append([node.op for node in graph.graph.nodes])
+            return graph.forward
+
+        net, relu = nn.Linear(3, 3), nn.ReLU()
+
+        @torch.compile(fullgraph=True, backend=backend)
+        def infer(x):
+            return relu(net(x)).sum()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.compile(relu, fullgraph=True, backend=backend)(torch.ones(2, 3))
+            infer(torch.ones(2, 3))
+            net(torch.ones(2, 3))
+            for _ in range(12):
+                infer(torch.ones(2, 3))
+
+    program()
+    plain, graphs[:] = graphs[:], []
+    torch.compiler.reset()
+    followed(program, every=every)
+    # What is watched runs eagerly: everything, or the preparation and every other run.
+    assert graphs == ([] if every is None else plain[1:])
+    torch.compiler.reset()
 
 
 def test_operations_directly_in_a_model_belong_to_it_from_its_first_call_on(followed):

@@ -280,7 +280,10 @@ class _Judged:
             if f"gradients/{node.name}" in self.facts.op_types:
                 return False
             is_mask = not health.pos_inf and not health.negative and not health.positive
-            return is_mask or (node.op_type == "Const" and health.elements == 1)
+            # Nothing but infinities: the bound of what is not bounded, or where a search for the least begins.
+            is_bound = health.infinities == health.elements
+            limit = 1 if node.op_type == "Const" else health.elements
+            return is_mask or (is_bound and node.op_type != "Placeholder" and health.elements <= limit)
         if phase_of(node) == "optimizer" and is_in_place(node.op_type):
             return False
         if phase_of(node) == "backward":

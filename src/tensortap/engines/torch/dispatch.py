@@ -33,13 +33,14 @@ from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.recorder import Recorder
 from tensortap.engines.torch.schema import op_of
-from tensortap.engines.torch.unnoticed import is_tracing
+from tensortap.engines.torch.tracing import is_being_traced, set_aside_while_traced
 from tensortap.errors import TensortapError
 
 __all__ = ["DispatchInterceptor"]
 
 _fake_mode: Any = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 class DispatchInterceptor:
@@ -71,6 +72,7 @@ class DispatchInterceptor:
                 entered = installed.enter_context(mode(recorder, observation))
                 if makes_way(plan):
                     installed.enter_context(making_way(entered))
+                installed.enter_context(set_aside_while_traced(entered))
             except Exception:
                 installed.close()
                 observation.fault("starting to observe")
@@ -78,6 +80,34 @@ class DispatchInterceptor:
                 yield observation
             finally:
                 graph.record(observation.nodes)
+
+
+def _execute(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Call an op, also one of the few that do not take the numbers that a mode is given for constants of a script."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        tensors = _numbers_as_tensors(func, args)
+        if tensors is None:
+            raise
+    return func(*tensors, **kwargs)
+
+
+def _numbers_as_tensors(func: Any, args: Any) -> list[Any] | None:
+    """Arguments with tensors where numbers stand for them; None if none does."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return None
+    wrong = [
+        type(value) in _NUMBERS and isinstance(argument.type, torch.TensorType)
+        for value, argument in zip(args, schema.arguments, strict=False)
+    ]
+    if not any(wrong):
+        return None
+    return [
+        torch.tensor(value, dtype=_NUMBERS[type(value)]) if is_wrong else value
+        for value, is_wrong in zip(args, wrong, strict=True)
+    ]
 
 
 def _lazy_views_resolved() -> Any:
@@ -146,7 +176,7 @@ class _Mode(RemovableMode):  # type: ignore[no-untyped-call]
         if (
             op.transparent
             or generation() != self._generation
-            or is_tracing()
+            or is_being_traced()
             or _fake_mode(_FAKE) is not None
         ):
             return func(*args, **kwargs)
@@ -165,9 +195,9 @@ class _Mode(RemovableMode):  # type: ignore[no-untyped-call]
         try:
             if call.is_complex:
                 with _lazy_views_resolved():
-                    result = func(*call.args, **call.kwargs)
+                    result = _execute(func, call.args, call.kwargs)
             else:
-                result = func(*call.args, **call.kwargs)
+                result = _execute(func, call.args, call.kwargs)
         except Exception as error:
             if self._observation.failed is None or self._observation.failed[0] is not error:
                 self._observation.failed = (error, self._recorder.failed_node(call))

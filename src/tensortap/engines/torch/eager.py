@@ -11,7 +11,6 @@ import importlib.machinery
 import importlib.util
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
@@ -24,7 +23,6 @@ __all__ = ["compilation_suspended", "compiled_with", "never_compiled"]
 _Function = TypeVar("_Function", bound=FunctionType)
 
 _COMPILER = "torch._dynamo"
-_HOOKS_WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 
 _lock = threading.Lock()
 _eager_observers = 0
@@ -40,7 +38,6 @@ def compilation_suspended() -> Iterator[None]:
     them needs it everything is eager.
     """
     global _eager_observers
-    _ignore_warning_about_our_hooks()
     _watch_for_the_compiler()
     with _lock:
         _eager_observers += 1
@@ -51,6 +48,7 @@ def compilation_suspended() -> Iterator[None]:
         with _lock:
             _eager_observers -= 1
             _set_stance()
+            _excuse_a_call_in_progress()
 
 
 @contextmanager
@@ -59,7 +57,6 @@ def compiled_with(backend: Callable[..., Any]) -> Iterator[None]:
 
     PyTorch keeps what different backends made of a function side by side, so nothing is compiled twice.
     """
-    _ignore_warning_about_our_hooks()
     with _lock:
         _backends.append(backend)
         _set_stance()
@@ -93,6 +90,16 @@ def _set_stance() -> None:
         _stance.enter_context(torch.compiler.set_stance("default", force_backend=_backends[-1]))
 
 
+def _excuse_a_call_in_progress() -> None:
+    """Let a function end in which a run ends, and which runs eagerly although it asked for one graph.
+
+    With `fullgraph=True` PyTorch counts what of a call was compiled, and does not accept nothing at all.
+    """
+    set_count = getattr(torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", None)
+    if set_count is not None:
+        set_count(-1)  # no longer counted
+
+
 class _CompilerFinder(importlib.abc.MetaPathFinder):
     """Notices that the program imports the compiler in the middle of an observed run, and sets the stance then."""
 
@@ -119,14 +126,3 @@ _compiler_finder = _CompilerFinder()
 def _watch_for_the_compiler() -> None:
     if _COMPILER not in sys.modules and _compiler_finder not in sys.meta_path:
         sys.meta_path.insert(0, _compiler_finder)
-
-
-def _ignore_warning_about_our_hooks() -> None:
-    """Keep compiled modules from warning the user about global hooks that are ours.
-
-    Installed once and left there: changing the filters in every run would make Python show warnings again that
-    it has shown already.
-    """
-    installed = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
-    if _HOOKS_WARNING not in installed:
-        warnings.filterwarnings("ignore", message=_HOOKS_WARNING)

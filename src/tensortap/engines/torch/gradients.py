@@ -12,6 +12,7 @@ from torch import nn
 
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.tracing import is_being_traced
 
 __all__ = ["gradients_announced"]
 
@@ -47,7 +48,8 @@ def _hook(path: str, on_gradient: OnGradient) -> Callable[[torch.Tensor], None]:
     owner = (threading.get_ident(), generation())
 
     def gradient_is_complete(parameter: torch.Tensor) -> None:
-        if (threading.get_ident(), generation()) == owner:  # else of another thread, or of a forked child
+        # Else of another thread, or of a forked child.
+        if (threading.get_ident(), generation()) == owner and not is_being_traced():
             with torch._C.DisableTorchFunctionSubclass():
                 on_gradient(path, parameter)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -25,7 +24,9 @@ from torch.optim.optimizer import (
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.tracing import is_being_traced
 
 __all__ = ["Scopes"]
 
@@ -76,8 +77,7 @@ class Scopes:
             return self
         enter_module, leave_module = self._module_hooks
         for handle in (
-            register_module_forward_pre_hook(enter_module),
-            register_module_forward_hook(leave_module, always_call=True),
+            GlobalHooks(enter_module, leave_module),
             register_optimizer_step_pre_hook(self._enter_optimizer),
             register_optimizer_step_post_hook(self._leave_optimizer),
         ):
@@ -163,7 +163,8 @@ class Scopes:
             self.publish()
 
     def _is_ours(self) -> bool:
-        return threading.get_ident() == self._thread and generation() == self._generation
+        is_here = threading.get_ident() == self._thread and generation() == self._generation
+        return is_here and not is_being_traced()
 
 
 def _is_on_stack(wanted: FrameType) -> bool:

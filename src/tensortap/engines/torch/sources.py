@@ -22,7 +22,8 @@ from tensortap.engines.torch.memory import asking_no_class, in_place_of
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Provenance
-from tensortap.engines.torch.unnoticed import is_tracing, unnoticed
+from tensortap.engines.torch.tracing import is_being_traced
+from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
 
@@ -72,7 +73,7 @@ class Sources:
     @asking_no_class
     def name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
         """Call tensors that a top-level module is given from outside after the parameters of `forward`."""
-        if is_tracing():
+        if is_being_traced():
             return
         try:
             with unnoticed():

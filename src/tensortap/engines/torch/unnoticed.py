@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_tracing", "unnoticed"]
+__all__ = ["unnoticed"]
 
 
 def unnoticed() -> Any:
@@ -22,8 +22,3 @@ def unnoticed() -> Any:
     torch.Size([3])
     """
     return torch._C.DisableTorchFunction()
-
-
-def is_tracing() -> bool:
-    """Whether `torch.jit.trace` is at work: whatever looks at a tensor then becomes part of the trace."""
-    return torch._C._get_tracing_state() is not None

@@ -17,6 +17,7 @@ from torch.nn.modules import module as modules
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
+from tensortap.engines.torch import global_hooks
 from tensortap.engines.torch.eager import never_compiled
 
 __all__ = ["Listener", "announced_to"]
@@ -58,6 +59,7 @@ def _install() -> None:
     modules._global_forward_hooks_always_called[_KEY] = True
     optimizers._global_optimizer_pre_hooks[_KEY] = _enter_optimizer
     optimizers._global_optimizer_post_hooks[_KEY] = _leave_optimizer
+    global_hooks.hide(_KEY)
 
 
 def _uninstall() -> None:
@@ -69,6 +71,7 @@ def _uninstall() -> None:
         optimizers._global_optimizer_post_hooks,
     ):
         hooks.pop(_KEY, None)
+    global_hooks.show(_KEY)
 
 
 @never_compiled  # type: ignore[type-var]

@@ -12,6 +12,7 @@
 #include "python.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/TracerMode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -279,6 +280,9 @@ struct Unnoticed {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard without_modes{c10::python_ks};
 };
+
+// torch.jit.trace writes down every op of the thread, and would ours; see tracing.py.
+bool is_being_traced() { return at::tracer::impl::is_dispatch_enabled(); }
 
 bool is_optional_wrapper_key(c10::DispatchKey key) {
   using K = c10::DispatchKey;
@@ -797,7 +801,7 @@ class Observer {
   static bool is_hidden(const c10::impl::LocalDispatchKeySet& local) {
     using c10::impl::TorchDispatchModeKey;
     using c10::impl::TorchDispatchModeTLS;
-    if (local.excluded_.has(c10::DispatchKey::Python) || local.included_.has(c10::DispatchKey::Tracer)) return true;
+    if (local.excluded_.has(c10::DispatchKey::Python) || is_being_traced()) return true;
     return TorchDispatchModeTLS::any_modes_set() && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) ||
                                                      TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
   }
@@ -1492,7 +1496,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
 Observer* observed_by(PyObject* self) {
   auto* observer = static_cast<Observer*>(PyLong_AsVoidPtr(self));
   Thread& thread = this_thread();
-  const bool is_ours = thread.observer == observer && !thread.busy && observer_of(thread) != nullptr;
+  const bool is_ours =
+      thread.observer == observer && !thread.busy && !is_being_traced() && observer_of(thread) != nullptr;
   return is_ours ? observer : nullptr;
 }
 

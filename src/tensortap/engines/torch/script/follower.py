@@ -27,18 +27,20 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as module_hooks
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import Dataset
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.limits import MOST_NODES, Limits
 from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.script.models import Models, variables_of
 from tensortap.engines.torch.script.updates import ask_before_steps, has_bad_gradient
-from tensortap.engines.torch.unnoticed import is_tracing, unnoticed
+from tensortap.engines.torch.tracing import is_being_traced
+from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.records import Circumstances
 
 __all__ = ["Follower", "Watch"]
@@ -120,7 +122,7 @@ class Follower:
         self._generation = generation()
         self._thread: int | None = None
         self._block: Any = None
-        self._handles: list[Any] = []
+        self._hooks: GlobalHooks | None = None
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._step_handle: Any = None
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -268,7 +270,8 @@ class Follower:
 
     @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
-        if is_tracing():
+        # What dynamo asks is a constant to it, and it makes nothing of this hook then.
+        if is_dynamo_compiling() or is_being_traced():
             return
         if self._thread is None:
             self._choose_thread(module)
@@ -280,6 +283,8 @@ class Follower:
 
     @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        if is_dynamo_compiling():
+            return
         if threading.get_ident() == self._thread and generation() == self._generation and self._depth:
             self._depth -= 1
 
@@ -288,7 +293,9 @@ class Follower:
         if torch._C._current_autograd_node() is not None or _is_loading_data(sys._getframe(1)):
             return
         learned = self._models.learn(module, sys._getframe(1))
-        trains = torch.is_grad_enabled() and module.training and bool(self._optimizers)
+        # A frozen script has no mode.
+        is_training = getattr(module, "training", False)
+        trains = torch.is_grad_enabled() and is_training and bool(self._optimizers)
         again = id(module) in self._called
         if (
             self._block is None
@@ -297,7 +304,7 @@ class Follower:
             or (self._limits.reached and not self._calls)
             or (again and not self._trains)
             or self._calls >= _CALLS_LIMIT
-            or (self._handles and self._goes_around_compiled())
+            or (self._hooks and self._goes_around_compiled())
         ):
             known = set(module_hooks._global_forward_pre_hooks)
             self._next_run()
@@ -354,10 +361,11 @@ class Follower:
         block.__enter__()
         self._block = block
         self._depth = 0
-        self._unhook_modules()
         # A run that is not watched ends with a step; until then compiled models must not meet hooks of ours.
         if (self._watch.is_watching and not self._goes_around_compiled()) or not self._optimizers:
             self._hook_modules()
+        else:
+            self._unhook_modules()
 
     def _goes_around_compiled(self) -> bool:
         return bool(self._optimizers) and _COMPILED in sys.modules
@@ -402,7 +410,7 @@ class Follower:
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do something; if it fails for a reason of ours, the program goes on without being watched."""
-        if self._given_up:
+        if self._given_up or is_being_traced():
             return
         try:
             with unnoticed():
@@ -429,15 +437,15 @@ class Follower:
 
     def _hook_modules(self) -> None:
         # Behind the hooks of the run, so that a run may be ended and another begun from here.
-        self._handles = [
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-        ]
+        if self._hooks is None:
+            self._hooks = GlobalHooks(self._enter_module, self._leave_module)
+        else:
+            self._hooks.move_behind_others()
 
     def _unhook_modules(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
 
 
 def _is_loading_data(frame: FrameType | None) -> bool:
