@@ -80,6 +80,8 @@ def test_the_answer_is_right_in_everything(program, report_of):
     told = " ".join((found.cause.sentence, *found.cause.proof, found.origin.sentence if found.origin else ""))
     for words in re.findall(r"^says: (.*)$", text, re.M):
         assert words in told
+    for words in re.findall(r"^reached: (.*)$", text, re.M):
+        assert words in found.reached
     assert node in said
 
 

@@ -144,6 +144,18 @@ class Case:
             tensor = node.inputs[0]
         return ""
 
+    def comes_of(self, tensor: str, op: str, through: frozenset[str]) -> bool:
+        """Whether a tensor was made of the output of an operation by nothing but these others, and views."""
+        for _ in range(20):
+            node = None if self._facts is None else self._facts.node_of(tensor)
+            name = "" if node is None else plain_name(node.op_type)
+            if name == op:
+                return True
+            if node is None or not node.inputs or (name not in through and name not in VIEWS):
+                return False
+            tensor = node.inputs[0]
+        return False
+
     def named(self, place: int) -> str:
         """An input as the program's own line calls it, if that is plain to see, and its name in the graph."""
         said = operand(self.finding.source_text, self.op, place)

@@ -681,12 +681,16 @@ def _determinant(case: Case) -> Cause | None:
     )
 
 
+_SMOOTHING = frozenset(["sum", "neg", "masked_fill", "mul", "div"])
+"""What a loss does with log probabilities on the way to the mean of all classes."""
+
+
 def _masked_elements(case: Case) -> Cause | None:
     """Results that take in infinities which were put there on purpose."""
     for each in case.inputs:
         if each.status == "intended" and each.health is not None and case.out.infinities:
             count = _count(each.health.infinities, each.health.elements, "infinite")
-            if case.op == "sum" and plain_name(case.maker_of(each.tensor)) == "log_softmax":
+            if case.op in ("sum", "mean") and case.comes_of(each.tensor, "log_softmax", _SMOOTHING):
                 return Cause(
                     "smoothed-masked-class",
                     f"Label smoothing takes every class into the loss, also those masked with −inf: {count} in "
