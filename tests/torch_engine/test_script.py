@@ -493,6 +493,35 @@ def test_a_run_that_is_too_long_is_recorded_up_to_a_limit_and_its_gradients_beyo
     assert (pills["nan"] > 0).tolist() == results
 
 
+def test_what_an_optimizer_is_given_stays_what_it_is(followed):
+    class Given:
+        value = 3
+
+        def __call__(self):
+            return 1
+
+    class Own(torch.optim.Optimizer):
+        def step(self, model, given, closure=None):
+            taken.append((model, given))
+            with torch.enable_grad():
+                closure().backward()
+            for _, parameter in model.named_parameters():
+                parameter.data.sub_(parameter.grad)
+
+    taken, expected = [], []
+
+    def program():
+        net, given = nn.Linear(3, 1), Given()
+        optimizer = Own(net.parameters(), {})
+        for _ in range(2):
+            optimizer.step(net, given, closure=lambda: net(torch.ones(2, 3)).square().mean())
+            expected.append((net, given))
+
+    runs = followed(program)
+    assert taken == expected
+    assert runs.counts("net/addmm")[:2] == [1, 1]  # and what the closure does is the program's own
+
+
 def test_memory_that_nobody_has_written_is_neither_good_nor_bad(followed, gloo):
     def program():
         net = nn.Linear(4, 4)

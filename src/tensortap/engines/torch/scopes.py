@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
@@ -29,6 +30,8 @@ from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.tracing import is_being_traced
 
 __all__ = ["Scopes"]
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 _current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 
@@ -141,8 +144,11 @@ class Scopes:
         return tuple(map(self._outside, args)), {name: self._outside(each) for name, each in kwargs.items()}
 
     def _outside(self, argument: Any) -> Any:
-        """A closure given to an optimizer, as code outside of it; anything else as it is."""
-        if not callable(argument) or isinstance(argument, Optimizer | torch.Tensor):
+        """A closure given to an optimizer, as code outside of it; anything else as it is.
+
+        Only what is nothing but a function: optimizers are given models and other objects too, which can be called.
+        """
+        if not isinstance(argument, _FUNCTIONS):
             return argument
 
         @functools.wraps(argument)
