@@ -30,6 +30,8 @@ __all__ = ["Presence"]
 BEAT_SECS = 0.25
 """How often a process says where it is. Of one that is killed, no more than this is missing."""
 
+_PATIENCE_SECS = 2.0  # for the thread to end; it has nothing left to do
+
 _OWN = os.path.dirname(tensortap.__file__) + os.sep
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -79,6 +81,7 @@ class Presence:
         self._unwatched: tuple[tuple[UnwatchedChild, ...], int] = ((), 0)
         self._lock = threading.Lock()
         self._file: ProcessFile | None = None
+        self._beating: threading.Thread | None = None
         self._begin()
 
     def begin_run(self, index: int, step: int, rank: int | None = None) -> None:
@@ -102,6 +105,8 @@ class Presence:
         with self._lock:
             if self._file is not None:
                 self._file.close()
+        if self._beating is not None:
+            self._beating.join(_PATIENCE_SECS)
 
     # ---
 
@@ -109,11 +114,13 @@ class Presence:
         now = time.time()
         self._over = threading.Event()
         self._facts = replace(self._facts, state=RUNNING, error="", began=now, seen=now, since=now)
-        with suppress(OSError):  # a full disk: then nobody is told
+        with suppress(OSError, RuntimeError):  # a full disk, no more threads: then nobody is told
             self._file = ProcessFile(self._root, self._facts)
-            threading.Thread(
+            beating = threading.Thread(
                 target=self._beat, args=(self._over,), name="tensortap-presence", daemon=True
-            ).start()
+            )
+            beating.start()
+            self._beating = beating
 
     def _beat(self, over: threading.Event) -> None:
         while not over.wait(self._beat_secs):
