@@ -217,9 +217,16 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     page.line(("tensortap", "bold"))
     ranks = f" (rank {rank} of {len(report.ranks)})" if len(report.ranks) > 1 else ""
     page.field("seen", ", ".join(facts) + ranks)
+    if watch.budget is not None:
+        page.field("budget", _budget_text(watch.budget))
     found = report.first_bad
     where = shlex.quote(root)
-    if found is None:
+    unwatched = None if watch.budget is None else watch.budget.bad
+    if unwatched is not None:
+        step, what = unwatched
+        page.field("health", f"bad since step {step}, which was not watched: {what}", "red")
+        commands = [f"tensortap why {where}{question}"]
+    elif found is None:
         page.field("health", "no bad value" if "--filter" not in question else "no match", "green")
         commands = [f"tensortap ls {where}", f"tensortap health {where}"]
     else:
@@ -236,6 +243,13 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     for number, command in enumerate(commands):
         page.line("  ", (f"{'' if number else 'next':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
     return page
+
+
+def _budget_text(budget: Any) -> str:
+    """Which runs were watched, and what it cost."""
+    runs = budget.watched + budget.left_out
+    text = f"{budget.watched:,} of {_count(runs, 'run')} watched, at {budget.cost:.2f} times the program's own time"
+    return text + "; in the others, gradients and parameters were looked at after each step"
 
 
 def _count(number: int, noun: str) -> str:

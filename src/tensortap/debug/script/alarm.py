@@ -44,6 +44,8 @@ class Alarm:
 
     def rings(self, batch: RecordBatch) -> bool:
         """Whether a health pill in the batch tells of a kind of bad value that its tensor has not had before."""
+        if batch.has_bad is False and self._condition is None:
+            return False
         is_pill, values = pills_of(batch)
         kinds = (values[:, BAD_SLOTS] > 0) @ np.array([_NAN, _NEGATIVE, _POSITIVE])
         if self._condition is not None:

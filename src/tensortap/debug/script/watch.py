@@ -11,21 +11,25 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper
-from tensortap.debug.hooks import DumpingDebugHook
-from tensortap.debug.non_interactive import WatchFn
+from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
 from tensortap.debug.script.alarm import Alarm, Condition
+from tensortap.debug.script.time_budget import TimeBudget
+from tensortap.engines.options import RunOptions
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
+from tensortap.run.hooks import SessionRunHook
+from tensortap.sink import destinations
 from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
+from tensortap.watch.match import watch_run
 from tensortap.watch.options import WatchOptions
+from tensortap.watch.urls import file_url
 
 __all__ = ["ScriptOptions", "ScriptWatch", "is_sample"]
 
@@ -51,6 +55,8 @@ class ScriptOptions:
         memory_bytes: how much memory runs may take that wait to be kept.
         condition: what is bad besides NaN and infinities.
         stop: end the program after the run with the first bad value.
+        budget: watch so few runs that the program takes at most so many times as long, as in 1.1; the others are
+            looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
@@ -66,6 +72,7 @@ class ScriptOptions:
     memory_bytes: int = 256 << 20
     condition: Condition | None = None
     stop: bool = False
+    budget: float | None = None
     interceptor: str | None = None
 
 
@@ -114,6 +121,7 @@ class ScriptWatch:
     Attributes:
         hooks: to be called around every run; others may be added before the first.
         records: how many records the run that has begun last has made so far.
+        budget: which runs are watched, if not all of them.
         on_records: called, in any thread, when records come in.
         seen: counts.
         root: the session directory, claimed for this process.
@@ -126,11 +134,12 @@ class ScriptWatch:
         self._judge = judge
         self._dumper = _ScriptDumper(options, self)
         self.root = self._dumper.root
-        self._hook = _ScriptHook(self._dumper, lambda fetches, feeds: options.watch)
+        self._hook = _ScriptHook(self._dumper, options.watch)
         self.hooks: list[Any] = [self._hook]
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
         self._settled = 0
+        self.budget = None if options.budget is None else TimeBudget(options.budget)
         self.on_records: Callable[[], None] = lambda: None
         self.records = 0
         self._pid = os.getpid()
@@ -161,7 +170,6 @@ class ScriptWatch:
     def close(self, timeout: float = FLUSH_SECS) -> None:
         """Keep the last runs, wait until everything is written and judged; harmless when called again."""
         if os.getpid() == self._pid:
-            self._dumper.settle()
             self._dumper.keep_last()
             self._dumper.close(timeout)
             self.is_settled(timeout)
@@ -178,25 +186,20 @@ class ScriptWatch:
                 self._waiting.task_done()
 
 
-class _ScriptHook(DumpingDebugHook):
-    """The dumping hook, over a directory that was claimed before the program started."""
+class _ScriptHook(SessionRunHook):
+    """Has runs watched, all of them alike: what is asked for is worked out once, not in every run."""
 
-    def __init__(self, dumper: _ScriptDumper, watch_fn: WatchFn) -> None:
-        super().__init__(dumper.root, watch_fn)
+    def __init__(self, dumper: _ScriptDumper, watch: WatchOptions) -> None:
         self._dumper = dumper
         self.is_watching = False
+        options = RunOptions()
+        watch_run(options, watch, dumper.url)
+        self._arguments = SessionRunArgs(None, None, options)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, if it is to be."""
-        arguments = super().before_run(run_context)
-        self.is_watching = arguments is not None
-        return arguments
-
-    def end(self, session: Any) -> None:
-        """The watch closes the directory when the program ends."""
-
-    def on_error(self, session: Any, error: BaseException) -> None:
-        """The watch closes the directory when the program ends."""
+        self.is_watching = not self._dumper.skips(step_of(run_context.session))
+        return self._arguments if self.is_watching else None
 
 
 class _ScriptDumper(Dumper):
@@ -216,6 +219,20 @@ class _ScriptDumper(Dumper):
         self._options = options
         self._watch = watch
         self._alarm = Alarm(options.condition)
+        self.url = file_url(self.root / "run")
+        """Whoever opens it begins the next run."""
+        destinations.prepare(self.url, self._open_next)
+
+    def close(self, timeout: float | None = FLUSH_SECS) -> bool:
+        """Wait for what is kept."""
+        destinations.forget(self.url)
+        return super().close(timeout)
+
+    def _open_next(self, engine: RunInfo) -> Sink:
+        with self._lock:
+            index = self._runs
+            self._runs += 1
+        return self._sink_of(replace(engine, index=index), makes_directory=True)
 
     def keep_last(self) -> None:
         """Write the runs that are held back: the program is over."""

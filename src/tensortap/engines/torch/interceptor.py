@@ -45,6 +45,7 @@ class RunPlan:
         stays_compiled: compiled functions are not executed eagerly, but compiled with taps, whose summaries are
             all that the run wants of them.
         traced: PyTorch's profiler records the run; note what it takes to find the nodes in its record.
+        stays_installed: another run follows at once: what is installed may stay until `Interceptor.release`.
     """
 
     captures: frozenset[str] = frozenset()
@@ -55,6 +56,7 @@ class RunPlan:
     deadline: float | None = None
     stays_compiled: bool = False
     traced: bool = False
+    stays_installed: bool = False
 
     @property
     def all_taps(self) -> tuple[Tap, ...]:
@@ -116,4 +118,8 @@ class Interceptor(Protocol):
     def observe(
         self, plan: RunPlan, program: Program, graph: Graph, names: NameTable
     ) -> AbstractContextManager[Observation]:
-        """Watch the block. Everything it installs is gone when the block ends, however it ends."""
+        """Watch the block. Everything it installs is gone when the block ends, however it ends, or may stay if the
+        plan says so."""
+
+    def release(self) -> None:
+        """Remove what has stayed installed, in the thread that observed; harmless when nothing has."""

@@ -18,6 +18,7 @@ import functools
 import logging
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -32,6 +33,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.loop import BlockSession, Monitor
+from tensortap.engines.torch.scopes import announcing
+from tensortap.engines.torch.script import guard
 from tensortap.engines.torch.script.models import Models
 from tensortap.engines.torch.script.pause import InMainThread, Where, where_is
 
@@ -79,6 +82,10 @@ class Watch(Protocol):
         """How many records the run that has begun last has made so far."""
 
     @property
+    def budget(self) -> Any:
+        """Decides which runs are watched (`wants_next`, `ran`, `bad`); None for all of them."""
+
+    @property
     def on_records(self) -> Any:
         """To be set: called, in any thread, when records come in."""
 
@@ -99,6 +106,7 @@ class Follower:
         self._watch = watch
         self._models = Models()
         self._session = BlockSession(self._models.program, None, 0, watch.options.interceptor)
+        self._session.stays_installed = True
         self._monitor = Monitor(self._session, watch.hooks, 1.0)
         self._generation = generation()
         self._thread: int | None = None
@@ -116,6 +124,10 @@ class Follower:
         self._records_limit = _RECORDS_LIMIT
         self._pause = InMainThread(self._pause_if_long)
         self._paused = False
+        self._is_idle = False  # in a run that is not watched, for the sake of the budget
+        self._was_idle = False
+        self._boundary = 0.0
+        self._own_seconds = 0.0
         self._stops = False
         self._given_up = False
         watch.on_records = self._on_records
@@ -153,6 +165,7 @@ class Follower:
         if self._is_here():
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
+            self._session.release()
         self._given_up = True
         self._unhook_modules()
         if self._step_handle is not None:
@@ -187,7 +200,12 @@ class Follower:
         if not self._is_here():
             self._watch.seen.elsewhere += generation() == self._generation
             return
+        began = time.perf_counter()
+        if self._is_idle:
+            self._attempt(self._look_at, optimizer)
+        self._own_seconds -= began  # until the run ends in here, or this moment does
         self._attempt(self._on_step, optimizer)
+        self._own_seconds += time.perf_counter()
         self._stop_if_bad()
 
     def _on_step(self, optimizer: Optimizer) -> None:
@@ -236,7 +254,7 @@ class Follower:
             or self._calls >= _CALLS_LIMIT
             or (self._handles and self._goes_around_compiled())
         ):
-            known = set(module_hooks._global_forward_pre_hooks)
+            known = set(module_hooks._global_forward_pre_hooks) - announcing()
             self._next_run()
             # This call has collected its hooks already; those of the new run have to hear of it, too.
             for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
@@ -252,6 +270,12 @@ class Follower:
     def _next_run(self) -> None:
         self._end_run(None)
         self._paused = False
+        if not self._fits_budget():
+            # Nothing of ours is left in the program but the hooks of its optimizers.
+            self._is_idle = True
+            self._unhook_modules()
+            self._session.release()
+            return
         self._models.refresh()
         block = self._monitor.run()
         block.__enter__()
@@ -265,14 +289,52 @@ class Follower:
     def _goes_around_compiled(self) -> bool:
         return bool(self._optimizers) and _COMPILED in sys.modules
 
+    def _fits_budget(self) -> bool:
+        """Whether the next run is watched; says to the budget what the last one has cost."""
+        budget = self._watch.budget
+        if budget is None:
+            return True
+        now = time.perf_counter()
+        in_step = self._own_seconds < 0
+        if self._boundary:
+            own = self._own_seconds + now if in_step else self._own_seconds
+            budget.ran(not self._was_idle, now - self._boundary, own)
+        self._boundary, self._own_seconds = now, -now if in_step else 0.0
+        wanted: bool = budget.wants_next()
+        return wanted
+
+    def _look_at(self, optimizer: Optimizer) -> None:
+        """See whether a step that is not watched has left everything finite."""
+        found = guard.first_bad(optimizer)
+        if found is None:
+            return
+        parameter, in_gradient = found
+        self._models.refresh()
+        paths = {id(each): path for path, each in self._models.program.parameters()}
+        name = paths.get(id(parameter), "a parameter")
+        budget, step = self._watch.budget, self._watch.seen.steps
+        budget.bad = step, f"the gradient of {name}" if in_gradient else name
+        self._watch.found.set()
+        log.warning(
+            "Step %d was not watched, for the sake of --budget %g, and after it %s is NaN or infinite. Which operation "
+            "made it so is not known; all runs are watched from now on.",
+            step,
+            budget.ratio,
+            budget.bad[1],
+        )
+
     def _end_run(self, error: BaseException | None) -> None:
         block, self._block = self._block, None
-        if block is None:
+        self._was_idle, self._is_idle = self._is_idle, False
+        if block is None and not self._was_idle:
             return
         if self._stepped:
             self._watch.seen.steps += 1
             self._expected = self._stepped
         self._stepped, self._called, self._calls, self._trains = set(), set(), 0, False
+        if block is None:
+            self._session.global_step = self._watch.seen.steps
+            return
         try:
             if error is None:
                 block.__exit__(None, None, None)
@@ -294,6 +356,7 @@ class Follower:
         if where is Where.PROGRAM:
             self._paused = True
             self._attempt(self._end_run, None)
+            self._session.release()
         return where
 
     def _stop_if_bad(self) -> None:
@@ -312,6 +375,7 @@ class Follower:
         except Exception:
             self._given_up = True
             self._unhook_modules()
+            self._session.release()
             log.warning("Watching has failed; the program goes on without tensortap.", exc_info=True)
 
     # --- whose thread it is ------------------------------------------------------------------------
