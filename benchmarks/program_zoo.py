@@ -1,8 +1,8 @@
 """Whole programs in the shapes that people train, small enough to be measured; `programs.py` measures them.
 
-Each factory makes a program and returns its step: what a user would call an iteration. `STEPS` says how many of them make
-the whole program. Started as a script, this file is one such program, which executes as many steps as it is told to, block
-by block, and says how long each took.
+Each factory makes a program and returns its step: what a user would call an iteration. `STEPS` says how many of them
+make the whole program. Started as a script, this file is one such program, which executes as many steps as it is told
+to, block by block, and says how long each took.
 
     python benchmarks/program_zoo.py mlp --steps 100
 """
@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ Step = Callable[[], object]
 def dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Linear layers with activations between them."""
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
 
@@ -102,7 +103,9 @@ def trainer() -> Step:
     def step() -> float:
         model.train()
         tokens = torch.randint(1000, (8, 32))
-        loss = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=torch.randint(2, (8,))).loss
+        loss = model(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=torch.randint(2, (8,))
+        ).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -291,7 +294,10 @@ class Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.GroupNorm(4, inputs), nn.GroupNorm(4, outputs)
-        self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.conv1, self.conv2 = (
+            nn.Conv2d(inputs, outputs, 3, padding=1),
+            nn.Conv2d(outputs, outputs, 3, padding=1),
+        )
         self.time = nn.Linear(64, outputs)
         self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
@@ -460,7 +466,13 @@ def _plain_loop(model: nn.Module, x: Tensor, y: Tensor) -> Step:
 def suite() -> Step:
     """Tests, one after the other: in each, another small model is made, trained for three steps and forgotten."""
     number = 0
-    optimizers = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
+    optimizers = (
+        torch.optim.SGD,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+    )
     activations = (nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.SiLU)
 
     def test() -> None:

@@ -2,13 +2,14 @@
 
     python benchmarks/programs.py mlp --rounds 3
 
-A program runs in two processes at once, started by `python` and by `tensortap run`, which take turns: while one executes a
-block of steps, the other waits. So the plain one is not touched by us in any way, and both see the same moods of the machine.
-A round is a block of each; the ratio of a round is that of the medians of its steps. The table gives the median of the
-rounds and their quartiles, after as many steps as a program takes to settle. Processor time counts all threads,
-those that write records included, which the time of a step does not show on a machine with an idle core.
+A program runs in two processes at once, started by `python` and by `tensortap run`, which take turns: while one
+executes a block of steps, the other waits. So the plain one is not touched by us in any way, and both see the same
+moods of the machine. A round is a block of each; the ratio of a round is that of the times of its blocks. The table
+gives the median of the rounds and their quartiles, after as many steps as a program takes to settle. Processor time
+counts all threads, those that write records included, which the time of a step does not show on a machine with an idle
+core.
 
-`--whole` adds the time of the whole program, from the start of the process to its end, with each of the two ways in turn.
+`--whole` adds the time of the whole program, from the start of the process to its end, in each of the two ways in turn.
 Programs of two ranks are started by torchrun, and rank 0 is measured.
 """
 
@@ -103,8 +104,8 @@ def settled(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
             one, other = (plain, watched) if number % 2 == 0 else (watched, plain)
             answers = {id(one): one.run(block), id(other): other.run(block)}
             mine, theirs = answers[id(watched)], answers[id(plain)]
-            watched_ms.append(statistics.median(mine["walls"]) * 1e3)
-            plain_ms.append(statistics.median(theirs["walls"]) * 1e3)
+            watched_ms.append(statistics.mean(mine["walls"]) * 1e3)
+            plain_ms.append(statistics.mean(theirs["walls"]) * 1e3)
             walls.append(watched_ms[-1] / plain_ms[-1])
             cpus.append(mine["cpu"] / theirs["cpu"])
     return {
@@ -145,11 +146,15 @@ def _environment() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], help="all of them by default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--whole", action="store_true", help="measure whole programs, too")
-    parser.add_argument("--options", default="", help="further options of `tensortap run`, as in '--budget 1.1'")
+    parser.add_argument(
+        "--options", default="", help="further options of `tensortap run`, as in '--budget 1.1'"
+    )
     options = parser.parse_args()
     watch = options.options.split()
     columns = "program     plain, ms  watched, ms  ratio    quartiles    cpu"

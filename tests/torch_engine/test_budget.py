@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 
 import pytest
 import torch
@@ -16,9 +17,15 @@ from tensortap.engines.torch.script import follow, guard
 from tensortap.reader import SessionDir
 from tensortap.watch.options import WatchOptions
 
-pytestmark = pytest.mark.usefixtures("interceptor")
+pytestmark = pytest.mark.usefixtures("interceptor", "no_backend")
 
 STEPS = 60
+
+
+@pytest.fixture
+def no_backend(monkeypatch):
+    """A program that has loaded our backend of torch.compile is followed by its optimizers only."""
+    monkeypatch.delitem(sys.modules, "tensortap.engines.torch.compiled", raising=False)
 
 
 class EveryThird(TimeBudget):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import pytest
@@ -19,12 +20,16 @@ from tensortap.watch.options import WatchOptions
 
 
 @pytest.fixture
-def following(tmp_path):
+def following(tmp_path, monkeypatch):
     """A program that is followed: `with` it, and afterwards `runs` has the names of each run's nodes."""
+    # A program that has loaded our backend of torch.compile is followed by its optimizers only.
+    monkeypatch.delitem(sys.modules, "tensortap.engines.torch.compiled", raising=False)
 
     class Following:
         def __enter__(self):
-            options = ScriptOptions(tmp_path / "dumps", WatchOptions("DebugNumericSummary"), keep="all")
+            options = ScriptOptions(
+                tmp_path / "dumps", WatchOptions("DebugNumericSummary"), keep="all", interceptor="native"
+            )
             self._watch = ScriptWatch(options)
             self._follower = follow(self._watch)
             return self
