@@ -79,6 +79,9 @@ class DispatchInterceptor:
             finally:
                 graph.record(observation.nodes)
 
+    def release(self) -> None:
+        """Nothing ever stays installed."""
+
 
 def _lazy_views_resolved() -> Any:
     """Let kernels see conjugated and negated views as such.
