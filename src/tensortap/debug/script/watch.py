@@ -359,7 +359,7 @@ class _ListeningSink(RetainedSink):
         if is_unused or (not self._records and not end.nodes):
             self._end = end
             self.forget()
-            if self._is_preparation:
+            if self._is_preparation and self._watch.prepares:
                 self._watch.forget_preparation()
             return
         self._watch.keeps_preparation = self._watch.keeps_preparation or self._is_preparation

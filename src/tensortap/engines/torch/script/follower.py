@@ -75,7 +75,7 @@ class Watch(Protocol):
 
     @property
     def seen(self) -> Any:
-        """Counts: `steps`, `skipped`, `elsewhere`."""
+        """Counts: `steps`, `skipped`, `elsewhere`, `suspected`."""
 
     @property
     def found(self) -> threading.Event:
@@ -99,6 +99,9 @@ class Watch(Protocol):
     @property
     def budget(self) -> Any:
         """Decides which runs are watched (`wants_next`, `ran`, `bad`); None for all of them."""
+
+    def forget_preparation(self) -> None:
+        """Hear that such a run is not counted."""
 
     def leaves_out(self, step: int) -> None:
         """Hear that the update of a step is left out, because gradients are bad."""
@@ -136,6 +139,7 @@ class Follower:
         self._trains = False
         self._depth = 0
         self._preparation: Any = None
+        self._abandoned: Any = None
         self._limits = self._session.limits = Limits(outside=_MOST_OUTSIDE)
         self._is_idle = False  # in a run that is not watched, for the sake of the budget
         self._was_idle = False
@@ -196,6 +200,7 @@ class Follower:
         """The program is over, or about to end by an exception; what comes after is not watched."""
         if generation() == self._generation and threading.current_thread() is threading.main_thread():
             self._attempt(self._end_preparation)
+            self._attempt(self._end_abandoned)
         if self._is_here():
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
@@ -344,15 +349,26 @@ class Follower:
         if block is None:
             return
         if threading.current_thread() is not threading.main_thread():
-            # It began in a thread that goes on; only there it could be ended.
+            # It began in a thread that goes on; only there it can be ended, which is done when the program is over.
+            self._abandoned = block
             self._monitor.abandon_run()
+            if not self._watch.seen.suspected:
+                self._watch.forget_preparation()
+                self._session.number_runs_anew()
         else:
             block.__exit__(None, None, None)
+            if not self._watch.keeps_preparation:
+                self._session.number_runs_anew()
         self._session.global_step = 0
         self._session.circumstances = Circumstances()
-        if not self._watch.keeps_preparation:
-            self._session.number_runs_anew()
         self._watch.prepares = False
+
+    def _end_abandoned(self) -> None:
+        """End the preparation that was left to go on in this thread."""
+        block, self._abandoned = self._abandoned, None
+        if block is not None:
+            self._session.circumstances = Circumstances(is_preparation=True)
+            block.gen.close()
 
     def _next_run(self) -> None:
         self._end_preparation()

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 import torch
 from torch.optim import Optimizer
 
+from tensortap.engines.torch.memory import asking_no_class, readable
+from tensortap.engines.torch.script.updates import is_bad
 from tensortap.errors import NativeBuildError
 
 __all__ = ["first_bad"]
 
 
+@asking_no_class
 def first_bad(optimizer: Optimizer) -> tuple[torch.Tensor, bool] | None:
     """The first parameter that has a NaN or an infinity, or whose gradient has one (then True); None if all is well."""
     found = list(_tensors(optimizer))
@@ -24,19 +27,13 @@ def first_bad(optimizer: Optimizer) -> tuple[torch.Tensor, bool] | None:
 
 
 def _tensors(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
+    """What can be read of each gradient and parameter, on this process."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if parameter.grad is not None:
-                yield _plain(parameter.grad), parameter, True
-            yield _plain(parameter), parameter, False
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of this process."""
-    if tensor.is_sparse:
-        return tensor._values()
-    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)  # of a sharded one
-    return local
+            for tensor, is_gradient in ((parameter.grad, True), (parameter, False)):
+                elements = None if tensor is None else readable(tensor)
+                if elements is not None:
+                    yield elements._values() if elements.is_sparse else elements, parameter, is_gradient
 
 
 def _first_bad_of(tensors: list[torch.Tensor]) -> int | None:
@@ -48,5 +45,6 @@ def _first_bad_of(tensors: list[torch.Tensor]) -> int | None:
         number = -2
     if number != -2:
         return None if number < 0 else number
-    with torch.no_grad():  # some that cannot be read from here
-        return next((i for i, each in enumerate(tensors) if not bool(each.isfinite().all())), None)
+    return next(
+        (i for i, each in enumerate(tensors) if is_bad(each)), None
+    )  # some do not lie there as they are
