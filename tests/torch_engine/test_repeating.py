@@ -17,6 +17,7 @@ from tensortap.engines.torch.native.known import KnownSources
 from tensortap.engines.torch.script import follow
 from tensortap.reader import SessionDir
 from tensortap.watch.options import WatchOptions
+from tests.torch_engine.subclasses.kinds import Asked, Wrapper
 
 
 @pytest.fixture
@@ -158,3 +159,29 @@ def test_sentences_of_any_length_are_recognised(following, monkeypatch):
             counts.append(len(built) - before)
     assert counts[0] > 5
     assert counts[6:] == [0, 0, 0, 0]
+
+
+class Changing(nn.Module):
+    """Its buffer is of another class in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("average", torch.zeros(3))
+        self.classes = iter([Wrapper, lambda x: x.as_subclass(Asked), lambda x: x] * 3)
+
+    def forward(self, x):
+        average = self.average
+        x = self.layer(x) + (average.elem if isinstance(average, Wrapper) else average)
+        self.average = next(self.classes)(x.detach().mean(0))
+        return x.square().mean()
+
+
+def test_what_a_tensor_of_another_class_is_known_by_is_asked_in_every_run(following):
+    with following:
+        model = Changing()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(9):
+            step(model, optimizer)
+    assert all("model/average" in run for run in following.runs[:9])
+    assert following.runs[8] == following.runs[5] == following.runs[2]

@@ -1006,7 +1006,9 @@ class Observer {
       origin = run.values.find(place);
     }
     Memory& memory = run.values.memory(*origin);
-    if (memory.content == Content::kArriving && !call.op->is_view && !call.op->is_collective && !call.op->is_wait) {
+    // Not by ops of another thread: that may be the one in which the collective copies what it has received.
+    if (memory.content == Content::kArriving && !call.op->is_view && !call.op->is_collective && !call.op->is_wait &&
+        this_thread().observer == this) {
       memory.content = Content::kThere;
       if (origin->value == memory.arriving && run.plan->watches) {
         const int32_t slot = int32_t(origin->value & ((Value(1) << kSlotBits) - 1));
