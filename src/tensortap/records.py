@@ -308,6 +308,7 @@ class RecordBatch:
         data: the memory of all values, anything flat that supports the buffer protocol; it keeps that memory alive.
             Values may lie in it in any order, with gaps between them. If they lie in the order of their rows,
             large ones at multiples of 64 and without much in between, they are written in one go, gaps included.
+        has_bad: whether a numeric summary among the records has a NaN or an infinity, if whoever made them knows.
 
     >>> table = KeyTable()
     >>> number = table.add(RecordKey("fc/addmm", 0, "DebugNanCount", "/device:CPU:0", "int64"))
@@ -321,6 +322,7 @@ class RecordBatch:
     table: KeyTable
     rows: npt.NDArray[np.void]
     data: Any
+    has_bad: bool | None = None
 
     @property
     def nbytes(self) -> int:

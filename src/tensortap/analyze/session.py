@@ -274,6 +274,14 @@ def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Orig
         written = [each for each in facts.tensors if facts.written_variable(each) == first.node.name]
         gap = since - run.index
         when = f"run {run.index}" + ("" if gap == 1 else f", {gap} runs earlier and the last one recorded,")
+        steps = first.step - facts.info.global_step if first.run == since else 1
+        if written and steps > 1:  # a budget of time, or only some steps were asked for
+            last = first.step - 1
+            which = f"step {last} was" if steps == 2 else f"steps {last - steps + 2} to {last} were"
+            return Origin(
+                f"It was good when step {facts.info.global_step} had updated it ({written[-1]}). After it, "
+                f"{which} not watched: the operation that made it so is not known."
+            )
         if written:
             return Origin(
                 f"It was good when {when} had updated it ({written[-1]}): it was changed between the runs, by "

@@ -37,6 +37,7 @@ output, signals and exit code of the program stay its own.
                                                 only these tensors
   tensortap run --filter 'max > 1e4' train.py   what first exceeds a limit
   tensortap run --ring 3 train.py               all values of the 3 runs before
+  tensortap run --budget 1.1 train.py           at a tenth of its time, at most
   tensortap run --stream localhost:6064 train.py
                                                 look at it while it runs
   torchrun --nproc-per-node 2 -m tensortap run train.py
@@ -70,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=_steps, metavar="A:B", help="only these steps, as in 5, 100:200 or 0:100:10"
     )
     what.add_argument("--every", type=_positive, metavar="N", help="only every N-th run")
+    what.add_argument(
+        "--budget",
+        type=_ratio,
+        metavar="RATIO",
+        help="only so many runs that the program takes about RATIO times as long, as in 1.1",
+    )
     what.add_argument("--values", action="store_true", help="record whole values, too, and keep every run")
     what.add_argument(
         "--ring",
@@ -247,6 +254,7 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
         condition=None if condition is None else _over_pills(condition),
         stop=options.stop,
         skip_bad=options.skip_bad,
+        budget=options.budget,
         interceptor=options.interceptor,
         fsync=options.fsync,
         **how,
@@ -289,6 +297,16 @@ def _over_pills(condition: Any) -> Callable[[Sequence[float]], bool]:
 def _anywhere(regex: str | None) -> str | None:
     """A regular expression that is matched at the start, for one that may be found anywhere."""
     return None if regex is None else f".*(?:{regex})"
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 1 < ratio < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no ratio above 1, such as 1.1")
+    return ratio
 
 
 def _positive(text: str) -> int:

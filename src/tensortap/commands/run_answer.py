@@ -334,9 +334,16 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     page.line(("tensortap", "bold"))
     ranks = f" (rank {rank} of {len(report.ranks)})" if len(report.ranks) > 1 else ""
     page.field("seen", ", ".join(facts) + ranks)
+    if watch.budget is not None:
+        page.field("budget", _budget_text(watch.budget))
     found = report.first_bad
     where = shlex.quote(root)
-    if found is None:
+    unwatched = None if watch.budget is None else watch.budget.bad
+    if unwatched is not None:
+        step, what = unwatched
+        page.field("health", f"bad since step {step}, which was not watched: {what}", "red")
+        commands = [["why", where + question]]
+    elif found is None:
         sound = "no bad value" if "--filter" not in question else "no match"
         if report.unread:
             sound += f" in what was looked at; {not_looked_at(report.unread)}"
@@ -362,6 +369,13 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     for number, words in enumerate(commands):
         page.command("" if number else "next", ["tensortap", *words])
     return page
+
+
+def _budget_text(budget: Any) -> str:
+    """Which runs were watched, and what it cost."""
+    runs = budget.watched + budget.left_out
+    text = f"{budget.watched:,} of {_count(runs, 'run')} watched, at {budget.cost:.2f} times the program's own time"
+    return text + "; in the others, gradients and parameters were looked at after each step"
 
 
 def _instead(page: Page, sentence: str, command: str) -> None:

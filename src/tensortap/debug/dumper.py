@@ -211,12 +211,14 @@ class Dumper:
             fetches=info.fetches,
             feed_keys=info.feed_keys,
         )
-        run_dir = self.root / run_name(info.timestamp, info.index)
+        return self._sink_of(info, makes_directory)
+
+    def _sink_of(self, info: RunInfo, makes_directory: bool) -> Sink:
         self.presence.begin_run(info.index, info.global_step, info.task)
 
         def open_file() -> FileSink:
             return FileSink(
-                run_dir,
+                self.root / run_name(info.timestamp, info.index),
                 info,
                 self._files,
                 meter=self.meter,

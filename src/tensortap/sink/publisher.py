@@ -89,7 +89,7 @@ class Publisher:
             for sink in self._sinks:
                 sink.close()
             raise
-        self._interactive = [each if isinstance(each, InteractiveSink) else None for each in self._sinks]
+        self._interactive = [_as_interactive(each) for each in self._sinks]
         executed = self._plan
         if self._plan.has_gates and any(self._interactive):
             gates = tuple(None if each is None else each.open_gates() for each in self._interactive)
@@ -288,6 +288,17 @@ def _record(
     return Record(
         node.name, slot, op.name, device, timestamp, view.dtype, view.shape, None, initialized=False
     )
+
+
+_interactive_types: dict[type, bool] = {}
+
+
+def _as_interactive(sink: Sink) -> InteractiveSink | None:
+    """The sink if it is interactive, remembered by class: to ask a protocol takes longer than to open a run."""
+    known = _interactive_types.get(type(sink))
+    if known is None:
+        known = _interactive_types[type(sink)] = isinstance(sink, InteractiveSink)
+    return sink if known else None  # type: ignore[return-value]
 
 
 # A plan lives as long as runs with its watches keep coming, and knows the same tensors as its table.

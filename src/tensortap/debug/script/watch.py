@@ -12,22 +12,26 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper
-from tensortap.debug.hooks import DumpingDebugHook
-from tensortap.debug.non_interactive import WatchFn
+from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
 from tensortap.debug.script.alarm import Alarm, Condition
 from tensortap.debug.script.polite import Politely
+from tensortap.debug.script.time_budget import TimeBudget
+from tensortap.engines.options import RunOptions
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
+from tensortap.run.hooks import SessionRunHook
+from tensortap.sink import destinations
 from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
+from tensortap.watch.match import watch_run
 from tensortap.watch.options import WatchOptions
+from tensortap.watch.urls import file_url
 
 __all__ = ["ScriptOptions", "ScriptWatch", "is_sample"]
 
@@ -54,6 +58,8 @@ class ScriptOptions:
         condition: what is bad besides NaN and infinities.
         stop: end the program at the first bad value, before it is applied.
         skip_bad: leave out updates with bad gradients, and go on.
+        budget: watch so few runs that the program takes at most so many times as long, as in 1.1; the others are
+            looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
 
@@ -71,6 +77,7 @@ class ScriptOptions:
     condition: Condition | None = None
     stop: bool = False
     skip_bad: bool = False
+    budget: float | None = None
     interceptor: str | None = None
     fsync: bool = False
 
@@ -127,6 +134,7 @@ class ScriptWatch:
         last_node: what was recorded last.
         presence: tells the session directory what becomes of this process.
         error: what has ended the program, if that was an error.
+        budget: which runs are watched, if not all of them.
         seen: counts.
         on_stop: called before the program is ended.
         on_leave_out: called with the step whose update is left out.
@@ -143,7 +151,7 @@ class ScriptWatch:
         self._judge = judge
         self._dumper = _ScriptDumper(options, self)
         self.root = self._dumper.root
-        self._hook = _ScriptHook(self._dumper, lambda fetches, feeds: options.watch)
+        self._hook = _ScriptHook(self._dumper, options.watch)
         self.hooks: list[Any] = [self._hook]
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._judging: threading.Thread | None = None
@@ -156,6 +164,7 @@ class ScriptWatch:
         self.presence = self._dumper.presence
         self.presence.last_node = lambda: self.last_node
         self.error: str | None = None
+        self.budget = None if options.budget is None else TimeBudget(options.budget)
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
@@ -213,7 +222,6 @@ class ScriptWatch:
             waiting: called now and then while that lasts.
         """
         if os.getpid() == self._pid:
-            self._dumper.settle()
             self._dumper.keep_last()
             _wait_for(shared_queue().drain, timeout, waiting)
             self._dumper.close(_GLANCE_SECS, self.error)
@@ -238,25 +246,20 @@ def _wait_for(is_done: Callable[[float], bool], timeout: float, waiting: Callabl
         waiting()
 
 
-class _ScriptHook(DumpingDebugHook):
-    """The dumping hook, over a directory that was claimed before the program started."""
+class _ScriptHook(SessionRunHook):
+    """Has runs watched, all of them alike: what is asked for is worked out once, not in every run."""
 
-    def __init__(self, dumper: _ScriptDumper, watch_fn: WatchFn) -> None:
-        super().__init__(dumper.root, watch_fn)
+    def __init__(self, dumper: _ScriptDumper, watch: WatchOptions) -> None:
         self._dumper = dumper
         self.is_watching = False
+        options = RunOptions()
+        watch_run(options, watch, dumper.url)
+        self._arguments = SessionRunArgs(None, None, options)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, if it is to be."""
-        arguments = super().before_run(run_context)
-        self.is_watching = arguments is not None
-        return arguments
-
-    def end(self, session: Any) -> None:
-        """The watch closes the directory when the program ends."""
-
-    def on_error(self, session: Any, error: BaseException) -> None:
-        """The watch closes the directory when the program ends."""
+        self.is_watching = not self._dumper.skips(step_of(run_context.session))
+        return self._arguments if self.is_watching else None
 
 
 class _ScriptDumper(Dumper):
@@ -277,6 +280,20 @@ class _ScriptDumper(Dumper):
         self._options = options
         self._watch = watch
         self._alarm = Alarm(options.condition)
+        self.url = file_url(self.root / "run")
+        """Whoever opens it begins the next run."""
+        destinations.prepare(self.url, self._open_next)
+
+    def close(self, timeout: float | None = FLUSH_SECS, error: str | None = None) -> bool:
+        """Wait for what is kept."""
+        destinations.forget(self.url)
+        return super().close(timeout, error)
+
+    def _open_next(self, engine: RunInfo) -> Sink:
+        with self._lock:
+            index = self._runs
+            self._runs += 1
+        return self._sink_of(replace(engine, index=index), makes_directory=True)
 
     def keep_last(self) -> None:
         """Write the runs that are held back: the program is over."""
@@ -342,7 +359,7 @@ class _ListeningSink(RetainedSink):
         if is_unused or (not self._records and not end.nodes):
             self._end = end
             self.forget()
-            if self._is_preparation:
+            if self._is_preparation and self._watch.prepares:
                 self._watch.forget_preparation()
             return
         self._watch.keeps_preparation = self._watch.keeps_preparation or self._is_preparation

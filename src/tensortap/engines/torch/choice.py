@@ -51,10 +51,16 @@ class Interceptors:
         """
         stops = plan.watching is not None and plan.watching.stops
         if plan.feeds or plan.deadline is not None or plan.stays_compiled or stops:
+            self.release()
             return self._interfering
         if self._observing is None:  # not before it is needed: it may have to be built
             self._observing = self._choose()
         return self._observing
+
+    def release(self) -> None:
+        """Remove what an interceptor has left installed for the next run."""
+        if self._observing is not None:
+            self._observing.release()
 
     def _choose(self) -> Interceptor:
         if self._choice == "dispatch":

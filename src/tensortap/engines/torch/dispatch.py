@@ -81,6 +81,9 @@ class DispatchInterceptor:
             finally:
                 graph.record(observation.nodes)
 
+    def release(self) -> None:
+        """Nothing ever stays installed."""
+
 
 def _execute(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Call an op, also one of the few that do not take the numbers that a mode is given for constants of a script."""

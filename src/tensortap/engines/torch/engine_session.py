@@ -69,6 +69,8 @@ class EngineSession:
         """What whoever cuts a program into runs knows of the present one."""
         self.limits: Limits | None = None
         """Beyond which runs are not recorded that are only watched; None for none."""
+        self.stays_installed = False
+        """Runs follow each other at once, so what observes them need not be removed between them; see `release`."""
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
         self._result_keys: tuple[str, ...] | None = None
@@ -129,6 +131,12 @@ class EngineSession:
     def close(self) -> None:
         """Refuse further runs; harmless when called again. Modules and optimizers are not touched."""
         self._closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Remove what has stayed installed after a run, in the thread of that run."""
+        if self.stays_installed:
+            self._interceptors.release()
 
     def reopen(self) -> None:
         """Accept runs again, as a monitored session does when it recovers."""
@@ -171,8 +179,10 @@ class EngineSession:
         request.step = self._global_step
         with self._fed_state(request.state_feeds):
             if not request.needs_interception and not wants_ops(options):
+                self.release()
                 yield NOT_OBSERVED
             elif self._is_only_measured(request, options) and self._runs_compiled():
+                self.release()
                 seen = Observation()
                 with step_recorded(options, seen):  # as it is: observing would make it run eagerly
                     yield seen
@@ -188,6 +198,7 @@ class EngineSession:
                     stays_compiled=self._stays_compiled(request, options, watching),
                     traced=options.trace_level > TraceLevel.NO_TRACE,
                     limits=self.limits,
+                    stays_installed=self.stays_installed,
                 )
                 if self.limits is not None:
                     self.limits.reached = False
@@ -287,9 +298,7 @@ class EngineSession:
         return self._said_compiled or has_compiled_modules(self.program)
 
     def _is_only_measured(self, request: Request, options: RunOptions) -> bool:
-        return not request.needs_interception and not wants_ops(
-            replace(options, trace_level=TraceLevel.NO_TRACE)
-        )
+        return not request.needs_interception and not wants_ops(options, measuring_counts=False)
 
     def _stays_compiled(self, request: Request, options: RunOptions, watching: Watching | None) -> bool:
         """Whether compiled functions can make all that a run wants of them, in a program that asked for it."""
@@ -354,12 +363,12 @@ class EngineSession:
                     tensor.data.copy_(value)
 
 
-def wants_ops(options: RunOptions) -> bool:
-    """Whether options ask for something that only interception can give."""
+def wants_ops(options: RunOptions, measuring_counts: bool = True) -> bool:
+    """Whether options ask for something that only interception can give; being measured may not count as that."""
     return bool(
         options.taps
         or options.debug_options.debug_tensor_watch_opts
         or options.output_partition_graphs
         or options.timeout_in_ms > 0
-        or options.trace_level > TraceLevel.NO_TRACE
+        or (measuring_counts and options.trace_level > TraceLevel.NO_TRACE)
     )

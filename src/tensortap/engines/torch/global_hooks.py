@@ -40,6 +40,11 @@ class GlobalHooks:
         ]
         hide(*(handle.id for handle in self._handles))
 
+    @property
+    def entering(self) -> int:
+        """The key of the first of the two among PyTorch's global hooks."""
+        return self._handles[0].id
+
     def move_behind_others(self) -> None:
         """Be called after the hooks there are now, and stay the same: compiled code knows hooks by their numbers."""
         by_kind: tuple[Any, ...] = (modules._global_forward_pre_hooks, modules._global_forward_hooks)

@@ -49,6 +49,7 @@ class RunPlan:
             all that the run wants of them.
         traced: PyTorch's profiler records the run; note what it takes to find the nodes in its record.
         limits: beyond which the run is not recorded; None for a run that is recorded whole.
+        stays_installed: another run follows at once: what is installed may stay until `Interceptor.release`.
     """
 
     captures: frozenset[str] = frozenset()
@@ -60,6 +61,7 @@ class RunPlan:
     stays_compiled: bool = False
     traced: bool = False
     limits: Limits | None = None
+    stays_installed: bool = False
 
     @property
     def all_taps(self) -> tuple[Tap, ...]:
@@ -135,4 +137,8 @@ class Interceptor(Protocol):
     def observe(
         self, plan: RunPlan, program: Program, graph: Graph, names: NameTable
     ) -> AbstractContextManager[Observation]:
-        """Watch the block. Everything it installs is gone when the block ends, however it ends."""
+        """Watch the block. Everything it installs is gone when the block ends, however it ends, or may stay if the
+        plan says so."""
+
+    def release(self) -> None:
+        """Remove what has stayed installed, in the thread that observed; harmless when nothing has."""

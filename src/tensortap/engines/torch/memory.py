@@ -17,7 +17,16 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-__all__ = ["asking_no_class", "has_data", "in_place_of", "is_freed", "is_plain", "readable", "shows_its_ops"]
+__all__ = [
+    "asking_no_class",
+    "has_data",
+    "in_place_of",
+    "is_freed",
+    "is_ordinary",
+    "is_plain",
+    "readable",
+    "shows_its_ops",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,6 +105,11 @@ _covers = _storage_covers
 def in_place_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor by whose storage this one is known, whether or not that has memory; None for a wrapper of nothing."""
     return tensor if type(tensor) in _ORDINARY else readable(tensor)
+
+
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of no class of its own, and so stands for itself."""
+    return type(tensor) in _ORDINARY
 
 
 def has_data(tensor: torch.Tensor) -> bool:

@@ -54,8 +54,8 @@ class Pills:
         self._publisher = publisher
         self._bad = bad
         self._native = kernel.native()
-        self._rows = np.zeros((BATCH, _FIXED + _MAX_RANK))
-        self._address = self._rows.ctypes.data
+        self._rows: npt.NDArray[np.float64] | None = None  # not before a summary has to be made here
+        self._address = 0
         self._waiting: list[Summary] = []
 
     def add(
@@ -79,6 +79,9 @@ class Pills:
         now = self._publisher.now()
         if self._waiting and now - self._waiting[0].timestamp > MAX_AGE_MICROSECONDS:
             self.flush()
+        if self._rows is None:
+            self._rows = np.zeros((BATCH, _FIXED + _MAX_RANK))
+            self._address = self._rows.ctypes.data
         place = len(self._waiting)
         row = self._address + place * _ROW_BYTES
         self._native.summary(address, code, tuple(shape), tensor.stride(), -math.inf, math.inf, row)
@@ -93,7 +96,7 @@ class Pills:
 
     def flush(self) -> None:
         """Hand over what is waiting."""
-        if not self._waiting:
+        if not self._waiting or self._rows is None:
             return
         waiting, self._waiting = self._waiting, []
         hand_over_summaries(self._publisher, waiting, self._rows[: len(waiting)])

@@ -129,7 +129,12 @@ class Program:
                 number += 1
                 for key, tensor in optimizer.state.get(parameter, {}).items():
                     if isinstance(tensor, torch.Tensor):
-                        yield path, f"{scope}/{path}/{clean_path(str(key))}", tensor
+                        yield path, self.state_name(scope, path, key), tensor
+
+    @staticmethod
+    def state_name(scope: str, path: str, key: Any) -> str:
+        """What the state of an optimizer for a parameter is called, by its key."""
+        return f"{scope}/{path}/{clean_path(str(key))}"
 
     def _unique(self, list_of: Callable[[nn.Module], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()

@@ -29,11 +29,19 @@ from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.tracing import is_being_traced
 
-__all__ = ["Scopes"]
+__all__ = ["Scopes", "announcing"]
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 _current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+_announcing: set[int] = set()
+
+
+def announcing() -> frozenset[int]:
+    """The keys, among PyTorch's global hooks before a module is called, of those that tell a run of it."""
+    return frozenset(_announcing)
 
 
 class Scopes:
@@ -55,7 +63,7 @@ class Scopes:
         around_compiled: bool = False,
     ) -> None:
         self._program = program
-        self._paths = program.module_paths()
+        self._paths: dict[int, str] = {}
         self._thread = threading.get_ident()
         self._on_root_module = on_root_module
         self._on_optimizer = on_optimizer
@@ -70,6 +78,7 @@ class Scopes:
         """Scopes of the optimizers that are stepping, and the frames they step in."""
 
     def __enter__(self) -> Scopes:
+        self._paths = self._known_paths()
         if self._around_compiled:
             from tensortap.engines.torch.compiled.announce import Listener, announced_to
 
@@ -79,8 +88,11 @@ class Scopes:
             self._hooks.enter_context(announced_to(listener))
             return self
         enter_module, leave_module = self._module_hooks
+        hooks = GlobalHooks(enter_module, leave_module)
+        _announcing.add(hooks.entering)
+        self._hooks.callback(_announcing.discard, hooks.entering)
         for handle in (
-            GlobalHooks(enter_module, leave_module),
+            hooks,
             register_optimizer_step_pre_hook(self._enter_optimizer),
             register_optimizer_step_post_hook(self._leave_optimizer),
         ):
@@ -89,6 +101,10 @@ class Scopes:
 
     def __exit__(self, *error: object) -> None:
         self._hooks.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is being executed any more, for a run is over."""
         self.modules.clear()
         self.optimizers.clear()
 
@@ -167,6 +183,9 @@ class Scopes:
         if self.optimizers and self._is_ours():
             self.optimizers.pop()
             self.publish()
+
+    def _known_paths(self) -> dict[int, str]:
+        return self._program.module_paths()
 
     def _is_ours(self) -> bool:
         is_here = threading.get_ident() == self._thread and generation() == self._generation

@@ -8,6 +8,7 @@ still the one it came with then.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,8 +61,16 @@ class Sources:
     @asking_no_class
     def name_what_is_known(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Step inputs, parameters with the gradients they already have, and buffers."""
+        self.name_inputs(inputs)
+        self.name_variables()
+
+    def name_inputs(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """The inputs of the step."""
         for name, tensor in inputs.items():
             self._add(name, tensor, "Placeholder")
+
+    def name_variables(self) -> None:
+        """Parameters with the gradients they already have, and buffers."""
         for path, parameter in self._program.parameters():
             self.parameter_paths[id(parameter)] = path
             self._add(path, parameter)
@@ -82,10 +91,10 @@ class Sources:
             self._observation.fault(f"naming the inputs of module {path!r}")
 
     def _name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
-        parameters: list[str] | None = None
+        parameters: tuple[str, ...] = ()
         for position, value in enumerate(args):
             if isinstance(value, torch.Tensor) and self._provenance.find(value) is None:
-                parameters = parameters or list(inspect.signature(module.forward).parameters)
+                parameters = parameters or _parameters_of(module.forward)
                 known = position < len(parameters)
                 label = parameters[position] if known else f"input_{position}"
                 # Counted like an op: the module may be called again with another tensor.
@@ -101,7 +110,7 @@ class Sources:
             self._observation.fault(f"naming the state of {scope!r}")
 
     def _name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
-        self._stepping = (scope, optimizer, len(optimizer.state))
+        self.steps(scope, optimizer)
         number = 0
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -117,6 +126,10 @@ class Sources:
         for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
             origin = self._provenance.find(tensor)
             self.owners[self._add(name, tensor) if origin is None else origin.name] = path
+
+    def steps(self, scope: str, optimizer: Optimizer) -> None:
+        """Take note of the optimizer that steps: the state it makes while it does will have names, too."""
+        self._stepping = (scope, optimizer, len(optimizer.state))
 
     def find_new_state(self, place: Place) -> Origin | None:
         """Look again for state that the running optimizer has made in this very step."""
@@ -188,6 +201,18 @@ class Sources:
             self._names.keep_source(node)
         self._provenance.assign(tensor, self._provenance.place_of(tensor), node.tensor(0), node)
         return node.tensor(0)
+
+
+def _parameters_of(forward: Any) -> tuple[str, ...]:
+    function = getattr(forward, "__func__", None)
+    if function is None:  # no method: something that was put in its place
+        return tuple(inspect.signature(forward).parameters)
+    return _parameters_of_method(function)
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters_of_method(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)[1:]
 
 
 def hidden_view_node(name: str, root: str, writer: str | None, tensor: torch.Tensor) -> Node:

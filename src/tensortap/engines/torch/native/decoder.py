@@ -20,16 +20,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, source
-from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.memory import asking_no_class, in_place_of, shows_its_ops
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.native import library as native
+from tensortap.engines.torch.native.installation import Installation
+from tensortap.engines.torch.native.known import KnownSources
 from tensortap.engines.torch.native.plans import NativePlan
-from tensortap.engines.torch.native.scopes import NativeScopes
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
@@ -71,9 +72,6 @@ class _Run:
         self.observation = observation
         self.sources = Sources(program, decoder, decoder, observation, _never_used)  # type: ignore[arg-type]
         self.sources.owners = _Owners(decoder)
-        self.scopes = NativeScopes(
-            program, self.sources.name_module_inputs, self.sources.name_optimizer_state, decoder
-        )
         self.lanes = lanes
         self.failed: tuple[Node, CodeType, int] | None = None
 
@@ -92,11 +90,15 @@ def _never_used(name: str, node: Node, tensor: torch.Tensor) -> None:
     raise AssertionError("the observer itself notices when a source is used")
 
 
-def _flush(decoder: weakref.ref[Decoder], run: int) -> None:
+def _flush(decoder: weakref.ref[Decoder]) -> None:
     found, queue = decoder(), shared_queue()
+    if found is None:
+        return
     # This is the thread of the queue: if it has much to do, it must not wait for itself to have less.
-    if found is not None and queue.pending_bytes < queue.max_bytes // 2:
-        found.library.tt_flush(found.handle, run)
+    if queue.pending_bytes < queue.max_bytes // 2:
+        found.flush_is_due()
+    else:
+        queue.call_later(MAX_AGE_SECS, partial(_flush, decoder))
 
 
 class Decoder:
@@ -124,6 +126,9 @@ class Decoder:
         self._plans: OrderedDict[Any, NativePlan] = OrderedDict()
         self._codes = source.classifications()
         self._run: _Run | None = None
+        self._known = KnownSources(self)
+        self._flush_is_due = False
+        self._installation: Installation | None = None
         self.handle = self.library.tt_new(
             self,
             ctypes.cast(native.dtype_codes(), ctypes.c_void_p),
@@ -137,6 +142,7 @@ class Decoder:
     def __del__(self) -> None:
         handle = getattr(self, "handle", None)
         if handle is not None:
+            self.release()
             self.library.tt_delete(handle)
 
     @property
@@ -169,9 +175,7 @@ class Decoder:
             if self._codes != source.classifications():
                 self._codes = source.classifications()
                 self.library.tt_forget_codes(self.handle)
-            run.sources.name_what_is_known(plan.inputs)
-            self._announce_parameters(program)
-            with run.scopes, gradients_announced(program, self._on_gradient):
+            with self._installed(plan, program):
                 self.library.tt_start(self.handle, session)
                 try:
                     yield
@@ -198,6 +202,37 @@ class Decoder:
             (self._tensor_name(value), (run, self._tensor_name(origin))) for value, run, origin in arrivals
         )
 
+    @contextmanager
+    def _installed(self, plan: RunPlan, program: Program) -> Iterator[None]:
+        """Have PyTorch tell of this run, and know the tensors that are there before it."""
+        installation = self._installation
+        if installation is not None and not installation.is_for(program):
+            self.release()
+            installation = None
+        self._known.name_all(program, self._current.sources, plan.inputs, installation is not None)
+        try:
+            if installation is None:
+                installation = self._installation = Installation(program, self)
+            installation.fit(self._known.version)
+            self._known.remember(program)
+            yield
+        finally:
+            if installation is not None:
+                installation.scopes.forget()
+            if not plan.stays_installed:
+                self.release()
+
+    def release(self) -> None:
+        """Leave PyTorch as it was, if something has stayed installed there after a run."""
+        installation, self._installation = self._installation, None
+        if installation is not None:
+            installation.remove()
+
+    def release_here(self) -> None:
+        """The same, if it was installed for this thread."""
+        if self._installation is not None and self._installation.is_here():
+            self.release()
+
     def _executed(self) -> list[Node]:
         """The nodes of the run; for a program that repeats itself, from memory."""
         count = self.library.tt_node_count(self.handle)
@@ -220,15 +255,20 @@ class Decoder:
             self._plans.popitem(last=False)
         return found
 
-    def _on_gradient(self, path: str, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is not None:
-            seen = in_place_of(gradient)
-            known_by = gradient if seen is None else seen
-            self.library.tt_gradient(self.handle, parameter._cdata, known_by._cdata)
+    def announce_modules(self, paths: Mapping[int, str]) -> None:
+        """Tell the observer what the modules of the program are called."""
+        announce, handle = self.library.tt_add_module, self.handle
+        for module, path in paths.items():
+            announce(handle, module, self.scope(path + "/"))
+
+    def in_place_of(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """What the gradient of a parameter is known by."""
+        seen = in_place_of(wrapper)
+        return wrapper if seen is None else seen
 
     @asking_no_class
-    def _announce_parameters(self, program: Program) -> None:
+    def announce_parameters(self, program: Program) -> None:
+        """Tell the observer what the gradients of the parameters are called."""
         announce, handle = self.library.tt_add_parameter, self.handle
         del self._parameter_paths[:]
         for path, parameter in program.parameters():
@@ -273,10 +313,17 @@ class Decoder:
             self._label_names.append(name)
         return number
 
+    def owner(self, path: str) -> int:
+        """The number of a parameter that something within an optimizer has to do with."""
+        return self._owner_numbers.setdefault(path, len(self._owner_numbers))
+
     def set_owner(self, name: str, path: str) -> None:
         """Note that a tensor of this run has to do with a parameter."""
-        number = self._owner_numbers.setdefault(path, len(self._owner_numbers))
-        self.library.tt_set_owner(self.handle, self._values[name], number)
+        self.library.tt_set_owner(self.handle, self._values[name], self.owner(path))
+
+    def source_numbers(self, name: str) -> tuple[int, int]:
+        """Entry and node of something that is no op; -1 for what has no name yet."""
+        return self._source_entries.get(name, -1), self._source_nodes.get(name, -1)
 
     def _device_name(self, device: torch.device) -> str:
         name = self._device_names.get(device)
@@ -407,14 +454,6 @@ class Decoder:
         self.shared.scope = self.scope(scope)
         self.library.tt_step_in_frame(self.handle, frame)
 
-    def module_hooks(self, paths: Mapping[int, str]) -> tuple[Any, Any]:
-        """The observer's hooks for entering and leaving modules, which are known by these paths."""
-        announce, handle = self.library.tt_add_module, self.handle
-        for module, path in paths.items():
-            announce(handle, module, self.scope(path + "/"))
-        hooks: tuple[Any, Any] = self.library.tt_module_hooks(handle)
-        return hooks
-
     def unknown_module(self, module: nn.Module, parent: int) -> int:
         """The scope of a module that the program was not known to have."""
         above = self._scope_names[parent].removeprefix("recompute/")
@@ -426,12 +465,21 @@ class Decoder:
 
     def enter_root(self, scope: int, module: nn.Module, args: Any) -> None:
         """A module is called from outside all modules: name what it is given."""
-        self._current.scopes.enter_root(self._scope_names[scope][:-1], module, args)
+        self.name_module_inputs(self._scope_names[scope][:-1], module, args)
+
+    def name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
+        """Name what a module is given from outside."""
+        self._current.sources.name_module_inputs(path, module, args)
+
+    def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
+        """Name the state of an optimizer that begins to step."""
+        self._known.name_state(self._current.sources, scope, optimizer)
 
     def optimizer_left(self) -> None:
         """The step of an optimizer is no longer on the stack: it raised, and the program went on."""
-        self._current.scopes.forward_scope()
-        self._current.scopes.publish()
+        if self._installation is not None:
+            self._installation.scopes.forward_scope()
+            self._installation.scopes.publish()
 
     def find_new_state(self) -> bool:
         """Look again for state that the running optimizer has made in this very step."""
@@ -450,6 +498,14 @@ class Decoder:
         attributes = merged_attributes(known.attributes, op.attributes(*op.as_called(values)))
         self._nodes[node] = replace(known, attributes=attributes)
         self._nodes_made += 1
+
+    def shapes_vary(self, node: int, outputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+        """Shapes of outputs keep changing: have the node say so. For each output, its varying dimensions as bits."""
+        known = self._nodes[node]
+        specs = tuple(a.merged_with(spec_of(b)) for a, b in zip(known.outputs, outputs, strict=True))
+        self._nodes[node] = replace(known, outputs=specs)
+        self._nodes_made += 1
+        return tuple(sum(1 << i for i, dim in enumerate(spec.shape[:32]) if dim is None) for spec in specs)
 
     def build(
         self,
@@ -604,22 +660,38 @@ class Decoder:
         """Note a tensor whose memory had been freed."""
         self._current.observation.without_data.add(self._nodes[node].tensor(slot))
 
-    def flush(self, lane: int, rows: int, count: int, data: int, used: int, size: int, muted: int) -> None:
-        """Take over a block of records."""
+    def flush(
+        self, lane: int, rows: int, count: int, data: int, used: int, size: int, muted: int, bad: bool
+    ) -> None:
+        """Take over a block of records; whether one of them tells of a bad value."""
+        # Wrapped before anything can fail, so that the memory is given back in any case.
+        owned_rows = native.owned_memory(rows, count * 96, self.library.tt_free_rows, rows)
+        owned_data = native.owned_memory(data, used, self.library.tt_free_data, data, size)
+        self.take(lane, owned_rows, owned_data, muted, bad)
+
+    def take(self, lane: int, rows: Any, data: Any, muted: int, bad: bool) -> None:
+        """Take over records that nobody else has any more."""
         run = self._current
         assert run.plan.watching is not None
         if muted:
             run.lanes.count_muted(run.plan.watching, lane, muted)
-        if not rows:
-            return
-        # Wrapped before anything can fail, so that the memory is given back in any case.
-        owned_rows = native.owned_memory(rows, count * 96, self.library.tt_free_rows, rows)
-        owned_data = native.owned_memory(data, used, self.library.tt_free_data, data, size)
-        run.lanes.hand_over(run.plan.watching, lane, owned_rows, owned_data)
+        if len(rows):
+            run.lanes.hand_over(run.plan.watching, lane, rows, data, bad)
 
-    def flush_later(self, run: int) -> None:
-        """Have the records gathered so far handed over soon, even if the program hangs in its next op."""
-        shared_queue().call_later(MAX_AGE_SECS, partial(_flush, weakref.ref(self), run))
+    def flush_later(self) -> None:
+        """Have the records gathered so far handed over soon, even if the program hangs in its next op.
+
+        Small runs come and go before that time is over; one appointment is enough for all of them.
+        """
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            shared_queue().call_later(MAX_AGE_SECS, partial(_flush, weakref.ref(self)))
+
+    def flush_is_due(self) -> None:
+        """Hand over what the present run has gathered, called by another thread."""
+        self._flush_is_due = False
+        if not self.library.tt_flush(self.handle):  # its thread was at work: nothing hangs, so far
+            self.flush_later()
 
     def fault(self, where: str, what: str) -> None:
         """Count a failure of the observer."""

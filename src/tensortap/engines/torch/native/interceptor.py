@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 
 from tensortap.engines.graph import Graph
 from tensortap.engines.torch.dispatch import DispatchInterceptor
-from tensortap.engines.torch.eager import compilation_suspended
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.names import NameTable
 from tensortap.engines.torch.native.decoder import Decoder
@@ -51,7 +50,6 @@ class NativeInterceptor:
         try:
             with ExitStack() as installed:
                 try:
-                    installed.enter_context(compilation_suspended())
                     installed.enter_context(decoder.recording(plan, program, observation))
                 except Exception:
                     installed.close()
@@ -59,3 +57,8 @@ class NativeInterceptor:
                 yield observation
         finally:
             graph.record(observation.nodes)
+
+    def release(self) -> None:
+        """Remove what has stayed installed for this thread."""
+        for decoder in list(self._decoders.values()):
+            decoder.release_here()

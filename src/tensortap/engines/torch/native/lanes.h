@@ -24,10 +24,11 @@ static_assert(sizeof(Row) == 96);
 
 // Blocks of memory that come back when Python has written them. A fresh block costs a page fault for every
 // 4 KiB, several times what copying into a used one costs.
+template <size_t kSize>
 class Pool {
  public:
   void* take(size_t size) {
-    if (size == kBlock) {
+    if (size == kSize) {
       std::lock_guard<std::mutex> hold(lock_);
       if (!free_.empty()) {
         void* block = free_.back();
@@ -39,7 +40,7 @@ class Pool {
   }
 
   void give_back(void* block, size_t size) {
-    if (size == kBlock) {
+    if (size == kSize) {
       std::lock_guard<std::mutex> hold(lock_);
       if (free_.size() < kKept) {
         free_.push_back(block);
@@ -49,16 +50,23 @@ class Pool {
     std::free(block);
   }
 
-  static constexpr size_t kBlock = size_t(4) << 20;
-
  private:
   static constexpr size_t kKept = 24;
   std::mutex lock_;
   std::vector<void*> free_;
 };
 
-inline Pool& pool() {
-  static Pool* blocks = new Pool;  // never destroyed: Python may give blocks back at its very end
+constexpr size_t kBlock = size_t(4) << 20;
+constexpr size_t kRowBlock = 4096 * sizeof(Row);
+
+// Never destroyed: Python may give blocks back at its very end.
+inline Pool<kBlock>& pool() {
+  static auto* blocks = new Pool<kBlock>;
+  return *blocks;
+}
+
+inline Pool<kRowBlock>& row_pool() {
+  static auto* blocks = new Pool<kRowBlock>;
   return *blocks;
 }
 
@@ -72,6 +80,7 @@ struct Lane {
   char* data = nullptr;
   size_t data_size = 0, used = 0, count = 0, row_size = 0;
   int64_t muted = 0;
+  bool has_bad = false;  // one of the summaries gathered so far tells of a NaN or an infinity
 
   bool has_room(size_t from, size_t more) const {
     return rows != nullptr && data != nullptr && (count + 1) * sizeof(Row) <= row_size && from + more <= data_size;
@@ -79,18 +88,18 @@ struct Lane {
 
   bool make_room(size_t more) {
     if (rows == nullptr) {
-      row_size = kRows * sizeof(Row);
-      rows = static_cast<Row*>(std::malloc(row_size));
+      row_size = kRowBlock;
+      rows = static_cast<Row*>(row_pool().take(row_size));
     }
     if (data == nullptr) {
-      data_size = more > Pool::kBlock ? more : Pool::kBlock;
+      data_size = more > kBlock ? more : kBlock;
       data = static_cast<char*>(pool().take(data_size));
     }
     return rows != nullptr && data != nullptr;
   }
 
   void discard() {
-    std::free(rows);
+    if (rows != nullptr) row_pool().give_back(rows, row_size);
     if (data != nullptr) pool().give_back(data, data_size);
     forget();
   }
@@ -99,10 +108,14 @@ struct Lane {
   void forget() {
     rows = nullptr;
     data = nullptr;
-    used = count = 0;
+    start_again();
   }
 
-  static constexpr size_t kRows = 4096;
+  // After what was gathered has been copied.
+  void start_again() {
+    used = count = 0;
+    has_bad = false;
+  }
 };
 
 // Whether the elements lie in host memory as they are, and all of them do.

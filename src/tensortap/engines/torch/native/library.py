@@ -17,10 +17,11 @@ from tensortap.ops.dtypes import CODES
 __all__ = ["Scope", "dtype_codes", "library", "owned_memory", "summary_address"]
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
+_OBJECT = ctypes.py_object
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_reads_frames": (_INT, ()),
-    "tt_new": (_POINTER, (ctypes.py_object, _POINTER, _POINTER, _INT, _INT)),
+    "tt_new": (_POINTER, (_OBJECT, _POINTER, _POINTER, _INT, _INT)),
     "tt_delete": (None, (_POINTER,)),
     "tt_new_plan": (_POINTER, ()),
     "tt_delete_plan": (None, (_POINTER,)),
@@ -28,6 +29,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_limit": (None, (_POINTER, _LONG, _LONG, _LONG)),
     "tt_unrecorded": (_LONG, (_POINTER,)),
     "tt_add_lane": (None, (_POINTER, _INT, _DOUBLE, _DOUBLE, _INT)),
+    "tt_install": (ctypes.c_uint64, ()),
+    "tt_uninstall": (None, (ctypes.c_uint64,)),
     "tt_start": (None, (_POINTER, _POINTER)),
     "tt_stop": (None, (_POINTER, _POINTER)),
     "tt_end": (None, (_POINTER, _POINTER)),
@@ -38,7 +41,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_trace": (None, (_POINTER,)),
     "tt_execution_count": (_LONG, (_POINTER,)),
     "tt_executions": (_POINTER, (_POINTER,)),
-    "tt_module_hooks": (ctypes.py_object, (_POINTER,)),
+    "tt_hooks": (_OBJECT, (_POINTER,)),
     "tt_add_module": (None, (_POINTER, _LONG, _INT)),
     "tt_scope": (_POINTER, (_POINTER,)),
     "tt_step_in_frame": (None, (_POINTER, ctypes.py_object)),
@@ -48,10 +51,15 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_find": (_LONG, (_POINTER, _LONG)),
     "tt_add_source": (_INT, (_POINTER, _LONG, _INT, _INT)),
     "tt_add_parameter": (None, (_POINTER, _LONG, _INT, _INT, _INT, _INT)),
-    "tt_gradient": (None, (_POINTER, _LONG, _LONG)),
+    "tt_forget_known": (None, (_POINTER,)),
+    "tt_remember_known": (_INT, (_POINTER, _OBJECT, _OBJECT, _OBJECT)),
+    "tt_name_known": (_INT, (_POINTER, _OBJECT, _INT)),
+    "tt_remember_state": (_INT, (_POINTER, _OBJECT, _INT, _OBJECT, _OBJECT)),
+    "tt_name_state": (_INT, (_POINTER, _OBJECT, _INT)),
     "tt_set_owner": (None, (_POINTER, _LONG, _INT)),
     "tt_node_changed": (None, (_POINTER, _INT)),
-    "tt_flush": (None, (_POINTER, _LONG)),
+    "tt_flush": (_INT, (_POINTER,)),
+    "tt_first_not_finite": (_INT, (_OBJECT,)),
     "tt_forget_codes": (None, (_POINTER,)),
     "tt_free_rows": (None, (_POINTER,)),
     "tt_free_data": (None, (_POINTER, _LONG)),

@@ -21,6 +21,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <pthread.h>
 #include <time.h>
@@ -28,6 +29,7 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -35,7 +37,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "finite.h"
 #include "frames.h"
+#include "known.h"
 #include "lanes.h"
 #include "parallel.h"
 #include "values.h"
@@ -44,6 +48,7 @@ namespace tensortap {
 namespace {
 
 constexpr int kMaxVariants = 4;
+constexpr size_t kCopied = size_t(1) << 20;  // bytes of records that are copied rather than given away with their block
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 constexpr size_t kMostSurvivors = 10'000;  // bad values that are remembered from run to run
 constexpr int32_t kNone = -1;
@@ -78,6 +83,7 @@ struct Operator {
 struct Variant {
   uint64_t begin, arguments, end;
   int32_t node;
+  uint64_t kind = 0;  // of its outputs: dtypes and ranks
 };
 
 struct Entry {
@@ -85,8 +91,9 @@ struct Entry {
   uint32_t number = 0;  // in its family
   c10::SmallVector<Variant, 1> variants;
   int32_t gradient_scope = kNone, inner_scope = kNone;
-  uint8_t next_victim = 0, argument_changes = 0;
+  uint8_t next_victim = 0, argument_changes = 0, shape_changes = 0;
   bool arguments_vary = false;
+  c10::SmallVector<uint32_t, 1> varying;  // for each output, which of its dimensions vary, as bits
 };
 
 // All entries of one label in one scope, in the order of a run.
@@ -411,12 +418,14 @@ class Observer {
       for (size_t i = 0; i < returned && !known; ++i) known = outputs_[i]->is_same(tensor);
       if (!known) outputs_.push_back(&tensor);
     }
-    uint64_t end = outputs_.size();
+    uint64_t kind = outputs_.size(), end = kind;
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
       uint64_t spec;
       const Place place = place_of(tensor, &spec);
-      end = mix(end, spec);
+      const auto& varying = entries_[call.entry].varying;
+      end = mix(end, slot < varying.size() ? spec_but(tensor, varying[slot]) : spec);
+      kind = mix(mix(kind, uint64_t(tensor.scalar_type())), uint64_t(rank_of(tensor)));
       const Value value = value_of(call.entry, int64_t(slot));
       if (is_written(call, tensor)) {
         if (Memory* memory = run.values.memory_at(place)) {
@@ -430,7 +439,7 @@ class Observer {
       run.values.assign(tensor, place, value);
       if (call.owner != 0) run.owners[value] = call.owner;
     }
-    const int32_t node = node_of(call, end);
+    const int32_t node = node_of(call, end, kind);
     if (run.traced) note_execution(call.number);
     run.nodes.push_back(node);
     if (run.plan->watches) {
@@ -453,9 +462,17 @@ class Observer {
 
   // ---- gradients of parameters, complete ----
 
-  void record_gradient(const c10::TensorImpl* variable, const at::Tensor& gradient) {
-    auto found = parameters_.find(variable);
+  void record_gradient(PyObject* variable) {
+    WithPython python;  // the parameter may be of a class that wants to hear of questions
+    const at::Tensor tensor = tensor_of(variable);
+    auto found = parameters_.find(tensor.unsafeGetTensorImpl());
     if (found == parameters_.end()) return;
+    at::Tensor gradient = tensor.grad();
+    if (!gradient.defined()) return;
+    if (is_wrapper(gradient)) {
+      Object wrapper(THPVariable_Wrap(gradient));
+      gradient = tensor_of(Object(PyObject_CallMethod(decoder_, "in_place_of", "O", wrapper.get())).get());
+    }
     const Parameter& parameter = found->second;
     const int32_t entry = next(parameter.scope, parameter.label);
     uint64_t spec;
@@ -538,6 +555,104 @@ class Observer {
 
   void add_parameter(const c10::TensorImpl* impl, Parameter parameter) { parameters_[impl] = parameter; }
 
+  // ---- tensors that were there in the run before ----
+
+  void forget_known() {
+    known_modules_.forget();
+    known_states_.clear();
+    parameters_.clear();
+    module_scopes_.clear();
+  }
+
+  // Parameters: (tensor, entry, node, entry of its gradient, node). Buffers: (tensor, entry, node).
+  void remember_known(PyObject* roots, PyObject* parameters, PyObject* buffers) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); ++i) {
+      PyObject* object;
+      Named value, gradient;
+      parse(PyList_GET_ITEM(parameters, i), "Oiiii", &object, &value.entry, &value.node, &gradient.entry, &gradient.node);
+      const at::Tensor tensor = tensor_of(object);
+      note_spec(value, tensor);
+      if (tensor.grad().defined()) note_spec(gradient, tensor.grad());
+      known_modules_.parameters.push_back(
+          {object, tensor.unsafeGetTensorImpl(), value, gradient, is_trained(tensor), hooks_of(tensor)});
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(buffers); ++i) {
+      KnownBuffer buffer;
+      parse(PyList_GET_ITEM(buffers, i), "Oii", &buffer.object, &buffer.value.entry, &buffer.value.node);
+      note_spec(buffer.value, tensor_of(buffer.object));
+      known_modules_.buffers.push_back(buffer);
+    }
+    known_modules_.remember(roots);
+  }
+
+  // Names parameters, their gradients and buffers as in the run before; false if something is different. Hooks that have
+  // stayed on the parameters have to be there still.
+  bool name_known(PyObject* roots, bool has_hooks) {
+    if (!known_modules_.is_unchanged(roots)) return false;
+    for (const KnownParameter& each : known_modules_.parameters) {
+      const at::Tensor tensor = tensor_of(each.object);
+      if (tensor.unsafeGetTensorImpl() != each.impl || is_trained(tensor) != each.is_trained ||
+          (has_hooks && hooks_of(tensor) != each.hooks) || !name_again(tensor, each.value)) {
+        return false;
+      }
+      const at::Tensor& gradient = tensor.grad();
+      if (gradient.defined() && !name_again(gradient, each.gradient)) return false;
+    }
+    for (const KnownBuffer& each : known_modules_.buffers) {
+      if (!name_again(tensor_of(each.object), each.value)) return false;
+    }
+    return true;
+  }
+
+  // Parameters: (tensor, number of the owner, entry, node). States: (parameter, owner, [(key, is it a tensor, entry, node)]).
+  void remember_state(PyObject* optimizer, int32_t where, PyObject* parameters, PyObject* states) {
+    constexpr size_t kMostOptimizers = 64;
+    if (known_states_.size() >= kMostOptimizers) known_states_.clear();
+    KnownState& known = known_states_[{optimizer, where}] = KnownState{};
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); ++i) {
+      KnownState::Parameter each;
+      parse(PyList_GET_ITEM(parameters, i), "Oiii", &each.object, &each.owner, &each.value.entry, &each.value.node);
+      note_spec(each.value, tensor_of(each.object));
+      known.parameters.push_back(each);
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(states); ++i) {
+      KnownState::State state;
+      PyObject* items;
+      parse(PyList_GET_ITEM(states, i), "OiO", &state.parameter, &state.owner, &items);
+      for (Py_ssize_t j = 0; j < PyList_GET_SIZE(items); ++j) {
+        KnownState::Item item{};
+        int known_as_tensor;
+        parse(PyList_GET_ITEM(items, j), "OOpii", &item.key, &item.object, &known_as_tensor, &item.value.entry,
+              &item.value.node);
+        item.is_tensor = known_as_tensor;
+        if (item.is_tensor) note_spec(item.value, tensor_of(item.object));
+        state.items.push_back(item);
+      }
+      known.states.push_back(std::move(state));
+    }
+  }
+
+  // Names the state of an optimizer that begins to step as in its step before, and says what has to do with which parameter.
+  bool name_state(PyObject* optimizer, int32_t where) {
+    auto found = known_states_.find({optimizer, where});
+    if (found == known_states_.end() || !found->second.is_unchanged(optimizer)) return false;
+    for (const auto& each : found->second.parameters) {
+      const at::Tensor tensor = tensor_of(each.object);
+      if (each.value.entry >= 0 && !name_again(tensor, each.value)) return false;
+      own(tensor, each.owner);
+      if (tensor.grad().defined()) own(tensor.grad(), each.owner);
+    }
+    for (const auto& state : found->second.states) {
+      for (const auto& item : state.items) {
+        if (!item.is_tensor) continue;
+        const at::Tensor tensor = tensor_of(item.object);
+        if (find(tensor) == kNoValue && !name_again(tensor, item.value)) return false;
+        own(tensor, state.owner);
+      }
+    }
+    return true;
+  }
+
   Value find(const at::Tensor& tensor) {
     Origin* origin = run.values.find(place_of(tensor));
     return origin == nullptr ? kNoValue : origin->value;
@@ -566,10 +681,8 @@ class Observer {
     run.in_wrapper = false;
     run.timestamp = run.oldest = 0;
     run.position = 0;
-    parameters_.clear();
     scope = Scope{};
     modules.clear();
-    module_scopes_.clear();
     optimizer_frame = nullptr;
     failed_last_ = false;
   }
@@ -577,9 +690,7 @@ class Observer {
   void end_run() {
     run.values.clear();
     run.owners.clear();
-    parameters_.clear();
     modules.clear();
-    module_scopes_.clear();
     for (Lane& lane : run.lanes) lane.discard();
     run.lanes.clear();
     run.plan = nullptr;
@@ -646,6 +757,35 @@ class Observer {
     if (run.unrecorded++ > 0) return;
     WithPython python;
     Object(PyObject_CallMethod(decoder_, "limit_reached", nullptr));
+  }
+
+  // ---- tensors that were there in the run before ----
+
+  template <class... Places>
+  static void parse(PyObject* tuple, const char* format, Places... places) {
+    if (!PyArg_ParseTuple(tuple, format, places...)) throw std::runtime_error(current_error());
+  }
+
+  static bool is_trained(const at::Tensor& tensor) { return tensor.requires_grad() && tensor.is_leaf(); }
+
+  static const void* hooks_of(const at::Tensor& tensor) { return torch::autograd::impl::post_acc_grad_hooks(tensor).get(); }
+
+  static void note_spec(Named& named, const at::Tensor& tensor) { place_of(tensor, &named.spec); }
+
+  // Not for wrappers: what they are known by is for Python to say (memory.py).
+  bool name_again(const at::Tensor& tensor, const Named& named) {
+    if (is_wrapper(tensor)) return false;
+    uint64_t spec;
+    const Place place = place_of(tensor, &spec);
+    if (named.entry < 0 || spec != named.spec) return false;
+    Origin& origin = run.values.assign(tensor, place, value_of(named.entry, 0));
+    run.values.keep_source(origin, tensor, named.node);
+    return true;
+  }
+
+  void own(const at::Tensor& tensor, int32_t owner) {
+    const Value value = find(tensor);
+    if (value != kNoValue) run.owners[value] = owner;
   }
 
   int32_t look_up(uint64_t key, int32_t where, int32_t label) {
@@ -1091,7 +1231,7 @@ class Observer {
       Object(PyObject_CallMethod(decoder_, "arguments_vary", "iiO", similar->node, call.op->index, values.get()));
       entry.arguments_vary = true;
       call.arguments = 0;
-      const Variant kept{similar->begin, 0, similar->end, similar->node};
+      const Variant kept{similar->begin, 0, similar->end, similar->node, similar->kind};
       entry.variants.clear();
       entry.variants.push_back(kept);
       entry.next_victim = 0;
@@ -1102,8 +1242,54 @@ class Observer {
     call.decoded = true;
   }
 
-  int32_t node_of(Pending& call, uint64_t end) {
-    const int32_t found = find_variant(call.entry, call.begin, call.arguments, end);
+  // What an output is like, apart from dimensions that vary.
+  static uint64_t spec_but(const at::Tensor& tensor, uint32_t varying) {
+    uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(rank_of(tensor)));
+    if (!has_plain_storage(tensor)) return hash;
+    for (int64_t i = 0; i < tensor.dim(); ++i) {
+      if (i >= 32 || (varying >> i & 1) == 0) hash = mix(hash, uint64_t(tensor.size(i)));
+    }
+    return hash;
+  }
+
+  // Outputs whose shapes change again and again (sentences of any length): from now on the node says which dimensions
+  // do, instead of being made anew for each shape.
+  int32_t node_of_any_shape(Pending& call, uint64_t kind) {
+    constexpr int kChanges = 3;
+    Entry& entry = entries_[call.entry];
+    const Variant* similar = nullptr;
+    for (const Variant& each : entry.variants) {
+      if (each.begin == call.begin && each.arguments == call.arguments && each.kind == kind) similar = &each;
+    }
+    if (similar == nullptr) return kNone;
+    if (entry.varying.empty() && ++entry.shape_changes < kChanges) return kNone;
+    WithPython python;
+    Object outputs(wrapped_outputs());
+    Object masks(PyObject_CallMethod(decoder_, "shapes_vary", "iO", similar->node, outputs.get()));
+    Variant kept = *similar;
+    entry.varying.clear();
+    for (Py_ssize_t i = 0; i < PyTuple_Size(masks.get()); ++i) {
+      entry.varying.push_back(uint32_t(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(masks.get(), i))));
+    }
+    kept.end = outputs_.size();
+    for (size_t i = 0; i < outputs_.size(); ++i) kept.end = mix(kept.end, spec_but(*outputs_[i], entry.varying[i]));
+    entry.variants.clear();
+    entry.variants.push_back(kept);
+    entry.next_victim = 0;
+    return kept.node;
+  }
+
+  PyObject* wrapped_outputs() {
+    Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      PyTuple_SET_ITEM(outputs.get(), Py_ssize_t(i), Object(THPVariable_Wrap(*outputs_[i])).release());
+    }
+    return outputs.release();
+  }
+
+  int32_t node_of(Pending& call, uint64_t end, uint64_t kind) {
+    int32_t found = find_variant(call.entry, call.begin, call.arguments, end);
+    if (found == kNone) found = node_of_any_shape(call, kind);
     if (found != kNone) return found;
     // A call that differs in a plain argument only takes the place of the one it resembles, as names do not tell them
     // apart.
@@ -1114,15 +1300,12 @@ class Observer {
     }
     if (similar != nullptr) reused = similar->node;
     WithPython python;
-    Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      PyTuple_SET_ITEM(outputs.get(), Py_ssize_t(i), Object(THPVariable_Wrap(*outputs_[i])).release());
-    }
+    Object outputs(wrapped_outputs());
     const int32_t node = build(call, reused, outputs.get());
     if (similar != nullptr) {
       similar->arguments = call.arguments;
     } else {
-      remember(call.entry, {call.begin, call.arguments, end, node});
+      remember(call.entry, {call.begin, call.arguments, end, node, kind});
     }
     return node;
   }
@@ -1257,7 +1440,7 @@ class Observer {
     if (run.oldest == 0) {
       run.oldest = time;
       WithPython python;
-      Object(PyObject_CallMethod(decoder_, "flush_later", "L", (long long)run.id));
+      Object(PyObject_CallMethod(decoder_, "flush_later", nullptr));
     } else if (time - run.oldest > kMaxAgeMicroseconds) {
       flush();
     }
@@ -1307,10 +1490,7 @@ class Observer {
     Object wanted(PyObject_CallMethod(decoder_, "wants_bad", "ii", node, kinds));
     if (wanted.get() != Py_True) return;
     flush();  // records leave in the order of time
-    Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      PyTuple_SET_ITEM(outputs.get(), Py_ssize_t(i), Object(THPVariable_Wrap(*outputs_[i])).release());
-    }
+    Object outputs(wrapped_outputs());
     const size_t count = call == nullptr ? 0 : std::min(call->inputs.size(), call->tensors.size());
     Object values(PyTuple_New(Py_ssize_t(count))), inputs(PyTuple_New(Py_ssize_t(count)));
     for (size_t i = 0; i < count; ++i) {
@@ -1345,6 +1525,7 @@ class Observer {
     }
     char* data = room_for(number, nbytes);
     std::memcpy(data, row, nbytes);
+    lane.has_bad |= kinds != 0;
     const int64_t dims[] = {int64_t(kSummaryHeader + rank)};
     finish_row(lane, key, time, nbytes, 1, dims);
     return kinds;
@@ -1392,14 +1573,25 @@ class Observer {
     Lane& lane = run.lanes[number];
     if (lane.count == 0 && lane.muted == 0) return;
     WithPython python;
+    if (lane.used < kCopied) {  // a copy, so that a few records do not keep a large block
+      Object rows(PyBytes_FromStringAndSize(reinterpret_cast<char*>(lane.rows), Py_ssize_t(lane.count * sizeof(Row))));
+      Object data(PyBytes_FromStringAndSize(lane.data, Py_ssize_t(lane.used)));
+      const int64_t muted = lane.muted;
+      PyObject* has_bad = lane.has_bad ? Py_True : Py_False;
+      lane.start_again();
+      lane.muted = 0;
+      Object(PyObject_CallMethod(decoder_, "take", "iOOLO", int(number), rows.get(), data.get(), (long long)muted, has_bad));
+      return;
+    }
     Row* rows = lane.rows;
     char* data = lane.data;
     const size_t count = lane.count, used = lane.used, size = lane.data_size;
     const int64_t muted = lane.muted;
+    PyObject* has_bad = lane.has_bad ? Py_True : Py_False;
     lane.forget();
     lane.muted = 0;
-    Object(PyObject_CallMethod(decoder_, "flush", "iLnLnnL", int(number), (long long)(intptr_t)rows, Py_ssize_t(count),
-                               (long long)(intptr_t)data, Py_ssize_t(used), Py_ssize_t(size), (long long)muted));
+    Object(PyObject_CallMethod(decoder_, "flush", "iLnLnnLO", int(number), (long long)(intptr_t)rows, Py_ssize_t(count),
+                               (long long)(intptr_t)data, Py_ssize_t(used), Py_ssize_t(size), (long long)muted, has_bad));
   }
 
  public:
@@ -1421,6 +1613,8 @@ class Observer {
   std::unordered_map<std::string, int32_t> stray_scopes_;
   ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
   ska::flat_hash_map<const void*, int32_t> module_scopes_;
+  KnownModules known_modules_;
+  std::map<std::pair<PyObject*, int32_t>, KnownState> known_states_;
   std::vector<uint32_t> node_versions_;
   ska::flat_hash_map<const void*, Survivor> survivors_;
   std::vector<uint8_t> shown_bad_;  // by node: kinds of bad values whose making has been shown
@@ -1516,6 +1710,15 @@ PyObject* on_leave_module(PyObject* self, PyObject* const*, Py_ssize_t) {
   Py_RETURN_NONE;
 }
 
+PyObject* on_gradient(PyObject* self, PyObject* parameter) {
+  Observer* observer = observed_by(self);
+  if (observer != nullptr) {
+    guarded(this_thread(), *observer, "after a gradient", [&] { observer->record_gradient(parameter); });
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef gradient_definition = {"gradient", on_gradient, METH_O, nullptr};
 PyMethodDef enter_definition = {"enter_module", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(on_enter_module)),
                                 METH_FASTCALL, nullptr};
 PyMethodDef leave_definition = {"leave_module", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(on_leave_module)),
@@ -1525,14 +1728,8 @@ void in_forked_child() { process_generation.fetch_add(1); }
 
 // One observed block of one thread.
 struct Session {
-  at::CallbackHandle callback;
   Thread saved;
 };
-
-at::Tensor borrowed(int64_t address) {
-  auto* impl = reinterpret_cast<c10::TensorImpl*>(address);
-  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-}
 
 }  // namespace
 }  // namespace tensortap
@@ -1580,15 +1777,20 @@ EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper
   observer->run.lanes.push_back({Lane::Kind(kind), lower, upper, mute_if_healthy != 0});
 }
 
-EXPORT void tt_start(Observer* observer, Session* session) {
-  only_observer.store(observers_active.fetch_add(1) == 0 ? observer : nullptr);
+// Has PyTorch call us for every operator of this thread; outside of runs that is for nothing.
+EXPORT uint64_t tt_install() {
   using at::RecordScope;
-  session->callback = at::addThreadLocalCallback(
+  return at::addThreadLocalCallback(
       at::RecordFunctionCallback(on_start, on_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
 }
 
-EXPORT void tt_stop(Observer* observer, Session* session) {
-  at::removeCallback(session->callback);
+EXPORT void tt_uninstall(uint64_t callback) { at::removeCallback(callback); }
+
+EXPORT void tt_start(Observer* observer, Session*) {
+  only_observer.store(observers_active.fetch_add(1) == 0 ? observer : nullptr);
+}
+
+EXPORT void tt_stop(Observer* observer, Session*) {
   observers_active.fetch_sub(1);
   only_observer.store(nullptr);
   Thread& thread = this_thread();
@@ -1640,10 +1842,11 @@ EXPORT void tt_trace(Observer* observer) { observer->run.traced = true; }
 EXPORT int64_t tt_execution_count(Observer* observer) { return int64_t(observer->run.executions.size()); }
 EXPORT const Execution* tt_executions(Observer* observer) { return observer->run.executions.data(); }
 
-// The hooks as Python objects, new references.
-EXPORT PyObject* tt_module_hooks(Observer* observer) {
+// What PyTorch is to call when a module is entered and left, and when the gradient of a parameter is complete.
+EXPORT PyObject* tt_hooks(Observer* observer) {
   PyObject* self = PyLong_FromVoidPtr(observer);
-  PyObject* hooks = Py_BuildValue("(NN)", PyCFunction_New(&enter_definition, self), PyCFunction_New(&leave_definition, self));
+  PyObject* hooks = Py_BuildValue("(NNN)", PyCFunction_New(&enter_definition, self),
+                                  PyCFunction_New(&leave_definition, self), PyCFunction_New(&gradient_definition, self));
   Py_DECREF(self);
   return hooks;
 }
@@ -1699,32 +1902,73 @@ EXPORT void tt_add_parameter(Observer* observer, int64_t tensor, int index, int 
   observer->add_parameter(reinterpret_cast<const c10::TensorImpl*>(tensor), {index, scope, label, leaf_scope});
 }
 
-// The gradient of a parameter is complete.
-EXPORT void tt_gradient(Observer* observer, int64_t parameter, int64_t gradient) {
-  Thread& thread = this_thread();
-  if (thread.observer != observer || thread.busy) return;
-  guarded(thread, *observer, "after a gradient", [&] {
-    observer->record_gradient(reinterpret_cast<const c10::TensorImpl*>(parameter), borrowed(gradient));
+EXPORT void tt_forget_known(Observer* observer) { observer->forget_known(); }
+
+template <class Work>
+int attempted(Observer* observer, const char* where, Work work) {
+  WithPython python;
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    observer->fault(where, error.what());
+    return 0;
+  }
+}
+
+EXPORT int tt_remember_known(Observer* observer, PyObject* roots, PyObject* parameters, PyObject* buffers) {
+  return attempted(observer, "remembering modules", [&] {
+    observer->remember_known(roots, parameters, buffers);
+    return 1;
   });
+}
+
+EXPORT int tt_name_known(Observer* observer, PyObject* roots, int has_hooks) {
+  return attempted(observer, "naming parameters", [&] { return int(observer->name_known(roots, has_hooks != 0)); });
+}
+
+EXPORT int tt_remember_state(Observer* observer, PyObject* optimizer, int scope, PyObject* parameters, PyObject* states) {
+  return attempted(observer, "remembering an optimizer", [&] {
+    observer->remember_state(optimizer, scope, parameters, states);
+    return 1;
+  });
+}
+
+EXPORT int tt_name_state(Observer* observer, PyObject* optimizer, int scope) {
+  return attempted(observer, "naming the state of an optimizer", [&] { return int(observer->name_state(optimizer, scope)); });
 }
 
 EXPORT void tt_set_owner(Observer* observer, int64_t value, int owner) { observer->run.owners[value] = owner; }
 
 EXPORT void tt_node_changed(Observer* observer, int node) { observer->node_changed(node); }
 
-// From any thread: hands over what a run has gathered, in case it hangs. Does nothing if its thread is at it itself.
-EXPORT void tt_flush(Observer* observer, int64_t run) {
+// From any thread: hands over what a run has gathered, in case it hangs. Not if its thread is at work itself; then the answer is 0.
+EXPORT int tt_flush(Observer* observer) {
   std::unique_lock<SpinLock> hold(observer->lock, std::try_to_lock);
-  if (!hold.owns_lock() || int64_t(observer->run.id) != run || observer->run.plan == nullptr) return;
+  if (!hold.owns_lock()) return 0;
+  if (observer->run.plan == nullptr) return 1;
   try {
     observer->flush();
   } catch (const Interrupted&) {
   } catch (const std::exception& error) {
     observer->fault("handing over records", error.what());
   }
+  return 1;
+}
+
+// The number of the first tensor in a list that has a NaN or an infinity, -1 if none has; -2 if one cannot be read here.
+EXPORT int tt_first_not_finite(PyObject* tensors) {
+  try {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+      const int finite = is_finite(tensor_of(PyList_GET_ITEM(tensors, i)));
+      if (finite != 1) return finite == 0 ? int(i) : -2;
+    }
+    return -1;
+  } catch (const std::exception&) {
+    return -2;
+  }
 }
 
 EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
 
-EXPORT void tt_free_rows(void* rows) { std::free(rows); }
+EXPORT void tt_free_rows(void* rows) { row_pool().give_back(rows, kRowBlock); }
 EXPORT void tt_free_data(void* data, int64_t size) { pool().give_back(data, size_t(size)); }

@@ -20,7 +20,6 @@ __all__ = ["NativePlan"]
 
 _BY_PYTHON = (-1, 0)
 _SUMMARY, _COPY = 0, 1
-_SMALL = 1 << 20
 
 
 def _is_recorded_as_it_is(dtype: str) -> bool:
@@ -71,12 +70,12 @@ class NativePlan:
             taps += (lane, self.keys.add(RecordKey(node.name, slot, op.name, node.device, dtype)))
         return tuple(taps)
 
-    def hand_over(self, watching: Watching, lane: int, rows: Any, data: Any) -> None:
+    def hand_over(self, watching: Watching, lane: int, rows: Any, data: Any, has_bad: bool) -> None:
         """Give a block of records to their sinks."""
         assert self.keys is not None
-        batch = RecordBatch(self.keys, np.frombuffer(rows, RECORD_ROW), np.frombuffer(data, np.uint8))
-        if batch.data.nbytes < _SMALL:  # a copy, so that a few records do not keep a large block
-            batch = RecordBatch(self.keys, batch.rows.copy(), batch.data.copy())
+        batch = RecordBatch(
+            self.keys, np.frombuffer(rows, RECORD_ROW), np.frombuffer(data, np.uint8), has_bad
+        )
         watching.publisher.hand_over_batch(batch, self._destinations[lane])
 
     def count_muted(self, watching: Watching, lane: int, number: int) -> None:

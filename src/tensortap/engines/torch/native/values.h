@@ -33,10 +33,13 @@ struct PlaceHash {
   size_t operator()(const Place& place) const { return mix(reinterpret_cast<uint64_t>(place.memory), place.geometry); }
 };
 
+// A class may work out even the rank in Python; then it is taken for 0.
+inline int64_t rank_of(const at::Tensor& tensor) {
+  return is_wrapper(tensor) && !has_plain_storage(tensor) ? 0 : tensor.dim();
+}
+
 inline uint64_t spec_hash(const at::Tensor& tensor, bool plain) {
-  // A class may work out even the rank in Python.
-  const int64_t rank = is_wrapper(tensor) && !plain ? 0 : tensor.dim();
-  uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(rank));
+  uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(rank_of(tensor)));
   if (plain) {
     for (int64_t size : tensor.sizes()) hash = mix(hash, uint64_t(size));
   }

@@ -20,6 +20,7 @@ import logging
 import math
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -37,6 +38,8 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.limits import MOST_NODES, Limits
 from tensortap.engines.torch.loop import BlockSession, Monitor
+from tensortap.engines.torch.scopes import announcing
+from tensortap.engines.torch.script import guard
 from tensortap.engines.torch.script.models import Models, variables_of
 from tensortap.engines.torch.script.updates import ask_before_steps, has_bad_gradient
 from tensortap.engines.torch.tracing import is_being_traced
@@ -74,7 +77,7 @@ class Watch(Protocol):
 
     @property
     def seen(self) -> Any:
-        """Counts: `steps`, `skipped`, `elsewhere`."""
+        """Counts: `steps`, `skipped`, `elsewhere`, `suspected`."""
 
     @property
     def found(self) -> threading.Event:
@@ -94,6 +97,10 @@ class Watch(Protocol):
     @property
     def keeps_preparation(self) -> bool:
         """Whether such a run was kept."""
+
+    @property
+    def budget(self) -> Any:
+        """Decides which runs are watched (`wants_next`, `ran`, `bad`); None for all of them."""
 
     def forget_preparation(self) -> None:
         """Count runs from the next one on."""
@@ -118,6 +125,7 @@ class Follower:
         self._watch = watch
         self._models = Models()
         self._session = BlockSession(self._models.program, None, 0, watch.options.interceptor)
+        self._session.stays_installed = True
         self._monitor = Monitor(self._session, watch.hooks, 1.0)
         self._generation = generation()
         self._thread: int | None = None
@@ -135,6 +143,10 @@ class Follower:
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
         self._limits = self._session.limits = Limits(outside=_MOST_OUTSIDE)
+        self._is_idle = False  # in a run that is not watched, for the sake of the budget
+        self._was_idle = False
+        self._boundary = 0.0
+        self._own_seconds = 0.0
         self._stops = False
         self._given_up = False
 
@@ -181,6 +193,7 @@ class Follower:
                 self._attempt(self._end_preparation)
             if self._is_here():
                 self._attempt(self._end_run, None)
+            self._session.release()
             return function(*args, **kwargs)
 
         return called
@@ -193,6 +206,7 @@ class Follower:
         if self._is_here():
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
+        self._session.release()
         self._given_up = True
         self._unhook_modules()
         if self._step_handle is not None:
@@ -235,6 +249,8 @@ class Follower:
             return True
         if not is_bad:
             return True
+        if self._is_idle:
+            self._attempt(self._look_at, optimizer)
         if self._watch.options.skip_bad:
             self._watch.leaves_out(self._watch.seen.steps)
             self._attempt(self._on_step, optimizer)
@@ -249,7 +265,12 @@ class Follower:
         if not self._is_here():
             self._watch.seen.elsewhere += generation() == self._generation
             return
+        began = time.perf_counter()
+        if self._is_idle:
+            self._attempt(self._look_at, optimizer)
+        self._own_seconds -= began  # until the run ends in here, or this moment does
         self._attempt(self._on_step, optimizer)
+        self._own_seconds += time.perf_counter()
         self._stop_if_bad()
 
     def _on_step(self, optimizer: Optimizer) -> None:
@@ -306,7 +327,7 @@ class Follower:
             or self._calls >= _CALLS_LIMIT
             or (self._hooks and self._goes_around_compiled())
         ):
-            known = set(module_hooks._global_forward_pre_hooks)
+            known = set(module_hooks._global_forward_pre_hooks) - announcing()
             self._next_run()
             # This call has collected its hooks already; those of the new run have to hear of it, too.
             for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
@@ -356,6 +377,12 @@ class Follower:
     def _next_run(self) -> None:
         self._end_preparation()
         self._end_run(None)
+        if not self._fits_budget():
+            # Nothing of ours is left in the program but the hooks of its optimizers.
+            self._is_idle = True
+            self._unhook_modules()
+            self._session.release()
+            return
         self._models.refresh()
         block = self._monitor.run()
         block.__enter__()
@@ -370,15 +397,53 @@ class Follower:
     def _goes_around_compiled(self) -> bool:
         return bool(self._optimizers) and _COMPILED in sys.modules
 
+    def _fits_budget(self) -> bool:
+        """Whether the next run is watched; says to the budget what the last one has cost."""
+        budget = self._watch.budget
+        if budget is None:
+            return True
+        now = time.perf_counter()
+        in_step = self._own_seconds < 0
+        if self._boundary:
+            own = self._own_seconds + now if in_step else self._own_seconds
+            budget.ran(not self._was_idle, now - self._boundary, own)
+        self._boundary, self._own_seconds = now, -now if in_step else 0.0
+        wanted: bool = budget.wants_next()
+        return wanted
+
+    def _look_at(self, optimizer: Optimizer) -> None:
+        """See whether a step that is not watched has left everything finite."""
+        found = guard.first_bad(optimizer)
+        if found is None:
+            return
+        parameter, in_gradient = found
+        self._models.refresh()
+        paths = {id(each): path for path, each in self._models.program.parameters()}
+        name = paths.get(id(parameter), "a parameter")
+        budget, step = self._watch.budget, self._watch.seen.steps
+        budget.bad = step, f"the gradient of {name}" if in_gradient else name
+        self._watch.found.set()
+        log.warning(
+            "Step %d was not watched, for the sake of --budget %g, and after it %s is NaN or infinite. Which operation "
+            "made it so is not known; all runs are watched from now on.",
+            step,
+            budget.ratio,
+            budget.bad[1],
+        )
+
     def _end_run(self, error: BaseException | None) -> None:
         block, self._block = self._block, None
-        if block is None:
+        self._was_idle, self._is_idle = self._is_idle, False
+        if block is None and not self._was_idle:
             return
         self._session.circumstances = self._circumstances()
         if self._stepped:
             self._watch.seen.steps += 1
             self._expected = self._stepped
         self._stepped, self._called, self._calls, self._trains = set(), set(), 0, False
+        if block is None:
+            self._session.global_step = self._watch.seen.steps
+            return
         try:
             if error is None:
                 block.__exit__(None, None, None)
@@ -418,6 +483,7 @@ class Follower:
         except Exception:
             self._given_up = True
             self._unhook_modules()
+            self._session.release()
             log.warning("Watching has failed; the program goes on without tensortap.", exc_info=True)
 
     # --- whose thread it is ------------------------------------------------------------------------

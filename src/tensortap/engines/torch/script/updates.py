@@ -6,13 +6,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim.optimizer import Optimizer
 
 from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.values import view_of
 from tensortap.ops import kernel
 
-__all__ = ["ask_before_steps", "has_bad_gradient"]
+__all__ = ["ask_before_steps", "has_bad_gradient", "is_bad"]
 
 _NAN, _NEGATIVE_INFINITY, _POSITIVE_INFINITY = 2, 3, 7
 
@@ -35,12 +36,16 @@ def ask_before_steps(optimizer: Optimizer, may_step: Callable[[Optimizer], bool]
 
 def has_bad_gradient(optimizer: Optimizer) -> bool:
     """Whether a gradient that is about to be applied holds NaN or infinities."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is None or readable(gradient) is None:
-                continue
-            pill = kernel.summary(view_of(gradient))
-            if pill[_NAN] or pill[_NEGATIVE_INFINITY] or pill[_POSITIVE_INFINITY]:
-                return True
-    return False
+    return any(
+        parameter.grad is not None and is_bad(parameter.grad)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
+
+
+def is_bad(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds NaN or infinities, as far as it can be read."""
+    if readable(tensor) is None:
+        return False
+    pill = kernel.summary(view_of(tensor))
+    return bool(pill[_NAN] or pill[_NEGATIVE_INFINITY] or pill[_POSITIVE_INFINITY])

@@ -1,0 +1,175 @@
+"""Measures what `tensortap run` costs on whole programs, those of `program_zoo.py`.
+
+    python benchmarks/programs.py mlp --rounds 3
+
+A program runs in two processes at once, started by `python` and by `tensortap run`, which take turns: while one
+executes a block of steps, the other waits. So the plain one is not touched by us in any way, and both see the same
+moods of the machine. A round is a block of each; the ratio of a round is that of the times of its blocks. The table
+gives the median of the rounds and their quartiles, after as many steps as a program takes to settle. Processor time
+counts all threads, those that write records included, which the time of a step does not show on a machine with an idle
+core.
+
+`--whole` adds the time of the whole program, from the start of the process to its end, in each of the two ways in turn.
+Programs of two ranks are started by torchrun, and rank 0 is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from program_zoo import PROGRAMS, RANKS, STEPS
+
+ZOO = str(Path(__file__).with_name("program_zoo.py"))
+BLOCK_SECS = 1.0
+WARM_UP = 0.2
+"""Of the steps of a program, how many are executed before the first round."""
+
+
+@dataclass
+class Program:
+    """A running program that executes steps when told to, on all of its ranks."""
+
+    process: subprocess.Popen[bytes]
+    commands: list[TextIO] = field(default_factory=list)
+    answers: list[TextIO] = field(default_factory=list)
+
+    def run(self, steps: int) -> dict[str, Any]:
+        for each in self.commands:
+            print(steps, file=each, flush=True)
+        lines = [each.readline() for each in self.answers]
+        if not all(lines):
+            raise SystemExit(f"the program ended with exit code {self.process.wait(60)}")
+        first: dict[str, Any] = json.loads(lines[0])
+        return first
+
+
+def command_of(name: str, watch: Sequence[str] | None, directory: Path, *arguments: str) -> list[str]:
+    """How to start a program; `watch` are options of `tensortap run`, None for a plain one."""
+    starter = []
+    if watch is not None:
+        starter = ["-m", "tensortap", "run", "-q", "-o", str(directory / "runs"), *watch]
+    if name in RANKS:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[name])]
+        return [sys.executable, *launcher, *starter, ZOO, name, *arguments]
+    return [sys.executable, *starter, ZOO, name, *arguments]
+
+
+@contextmanager
+def started(name: str, watch: Sequence[str] | None) -> Iterator[Program]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        directory = Path(made)
+        pipes = [directory / f"{kind}{rank}" for kind in ("c", "a") for rank in range(RANKS.get(name, 1))]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        arguments = ["--pipes", str(directory / "c"), str(directory / "a")]
+        process = subprocess.Popen(command_of(name, watch, directory, *arguments), env=_environment())
+        program = Program(process)
+        try:
+            for pipe in pipes:
+                if pipe.name.startswith("c"):
+                    program.commands.append(pipe.open("w"))
+                else:
+                    program.answers.append(pipe.open())
+            yield program
+        finally:
+            for each in (*program.commands, *program.answers):
+                each.close()
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
+
+
+def settled(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
+    """Ratios of watched to plain steps, round by round."""
+    walls, cpus, plain_ms, watched_ms = [], [], [], []
+    warm_up = max(3, int(STEPS[name] * WARM_UP))
+    with started(name, None) as plain, started(name, watch) as watched:
+        first = plain.run(warm_up)["walls"]
+        watched.run(warm_up)
+        block = max(3, min(1000, int(BLOCK_SECS / statistics.median(first))))
+        for number in range(rounds):
+            one, other = (plain, watched) if number % 2 == 0 else (watched, plain)
+            answers = {id(one): one.run(block), id(other): other.run(block)}
+            mine, theirs = answers[id(watched)], answers[id(plain)]
+            watched_ms.append(statistics.mean(mine["walls"]) * 1e3)
+            plain_ms.append(statistics.mean(theirs["walls"]) * 1e3)
+            walls.append(watched_ms[-1] / plain_ms[-1])
+            cpus.append(mine["cpu"] / theirs["cpu"])
+    return {
+        "plain": statistics.median(plain_ms),
+        "watched": statistics.median(watched_ms),
+        "ratio": statistics.median(walls),
+        "quartiles": _quartiles(walls),
+        "cpu": statistics.median(cpus),
+    }
+
+
+def whole(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
+    """Seconds that the whole program takes, and what a watched one leaves on the disk."""
+    times: dict[bool, list[float]] = {False: [], True: []}
+    nbytes = 0
+    for number in range(2 * rounds):
+        is_watched = number % 2 == 1
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+            began = time.perf_counter()
+            command = command_of(name, watch if is_watched else None, Path(made))
+            subprocess.run(command, check=True, env=_environment())
+            times[is_watched].append(time.perf_counter() - began)
+            if is_watched:
+                nbytes = sum(each.stat().st_size for each in Path(made).rglob("*") if each.is_file())
+    seconds = {kind: statistics.median(each) for kind, each in times.items()}
+    return {"plain": seconds[False], "watched": seconds[True], "megabytes": nbytes / 1e6}
+
+
+def _quartiles(ratios: list[float]) -> tuple[float, float]:
+    if len(ratios) < 2:
+        return ratios[0], ratios[0]
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return low, high
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], help="all of them by default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--whole", action="store_true", help="measure whole programs, too")
+    parser.add_argument(
+        "--options", default="", help="further options of `tensortap run`, as in '--budget 1.1'"
+    )
+    options = parser.parse_args()
+    watch = options.options.split()
+    columns = "program     plain, ms  watched, ms  ratio    quartiles    cpu"
+    print(columns + ("   whole, s  watched, s  ratio      MB" if options.whole else ""))
+    for name in options.programs or PROGRAMS:
+        found = settled(name, options.rounds, watch)
+        low, high = found["quartiles"]
+        line = f"{name:10} {found['plain']:10.2f} {found['watched']:12.2f} {found['ratio']:6.2f}"
+        line += f"    {low:.2f}–{high:.2f} {found['cpu']:6.2f}"
+        if options.whole:
+            total = whole(name, max(1, options.rounds // 3), watch)
+            ratio = total["watched"] / total["plain"]
+            line += f" {total['plain']:10.1f} {total['watched']:11.1f} {ratio:6.2f} {total['megabytes']:7.1f}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

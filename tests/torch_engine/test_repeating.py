@@ -1,0 +1,187 @@
+"""Programs that repeat themselves are recognised, and what changes in them is noticed all the same."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
+from tensortap.engines.torch.native.decoder import Decoder
+from tensortap.engines.torch.native.known import KnownSources
+from tensortap.engines.torch.script import follow
+from tensortap.reader import SessionDir
+from tensortap.watch.options import WatchOptions
+from tests.torch_engine.subclasses.kinds import Asked, Wrapper
+
+
+@pytest.fixture
+def following(tmp_path, monkeypatch):
+    """A program that is followed: `with` it, and afterwards `runs` has the names of each run's nodes."""
+    # A program that has loaded our backend of torch.compile is followed by its optimizers only.
+    monkeypatch.delitem(sys.modules, "tensortap.engines.torch.compiled", raising=False)
+
+    class Following:
+        def __enter__(self):
+            options = ScriptOptions(
+                tmp_path / "dumps", WatchOptions("DebugNumericSummary"), keep="all", interceptor="native"
+            )
+            self._watch = ScriptWatch(options)
+            self._follower = follow(self._watch)
+            return self
+
+        def __exit__(self, *error):
+            self._follower.end()
+            self._watch.close()
+            dumps = [run.open(validate=False) for run in SessionDir(tmp_path / "dumps")]
+            self.runs = [set(dump.nodes()) for dump in dumps if dump.nodes()]
+
+    return Following()
+
+
+class Net(nn.Module):
+    """Two layers, the second of which may be replaced, and a buffer that is made anew in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        self.average = self.average * 0.9 + x.detach().mean(0) * 0.1
+        return (x - self.average).square().mean()
+
+
+def step(model, optimizer, x=None):
+    loss = model(torch.ones(2, 3) if x is None else x)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def test_what_is_outside_of_a_run_is_named_once(following, monkeypatch):
+    named = []
+    name_again = KnownSources.remember
+    monkeypatch.setattr(
+        KnownSources, "remember", lambda self, *given: (named.append(self.version), name_again(self, *given))
+    )
+    with following:
+        model = Net()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(8):
+            step(model, optimizer)
+    assert len(set(named[3:])) == 1
+    for run in following.runs[1:8]:
+        assert {"model/first/weight", "model/average", "gradients/model/second/bias"} <= run
+        assert "optimizer/Adam/model/first/weight/exp_avg" in run
+    assert following.runs[4] == following.runs[7]
+
+
+def test_changes_of_a_program_are_known_to_the_run_that_begins_after_them(following):
+    def two_steps(*x):
+        for _ in range(2):  # the first of them began with the step before
+            step(model, optimizer, *x)
+
+    with following:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        two_steps()
+        model.second = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4))
+        optimizer.add_param_group({"params": list(model.second.parameters())})
+        two_steps()
+        model.first.weight.requires_grad_(False)
+        model.first.weight.grad = None
+        two_steps()
+        model.first.weight.requires_grad_(True)
+        model.first.weight.data = torch.ones(4, 6)
+        two_steps(torch.ones(2, 6))
+        model.first._parameters["bias"] = nn.Parameter(torch.zeros(4))
+        two_steps(torch.ones(2, 6))
+    before, replaced, frozen, thawed, put = following.runs[1:10:2]
+    assert "gradients/model/second/weight" in before
+    assert {"model/second/1/weight", "gradients/model/second/0/weight"} <= replaced
+    assert "gradients/model/first/weight" in replaced
+    assert "gradients/model/first/weight" not in frozen
+    assert "gradients/model/first/weight" in thawed
+    assert {"model/first/bias", "gradients/model/first/bias"} <= put
+
+
+def test_hooks_stay_between_runs_and_are_gone_at_the_end(following):
+    with following:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            step(model, optimizer)
+        assert model.first.weight._post_accumulate_grad_hooks
+    assert model.first.weight._post_accumulate_grad_hooks is None
+    assert not module_hooks._global_forward_pre_hooks
+    assert not module_hooks._global_forward_hooks
+
+
+def test_what_is_remembered_keeps_nothing_alive(following):
+    with following:
+        for _ in range(3):
+            model = Net()
+            optimizer = torch.optim.Adam(model.parameters())
+            for _ in range(3):
+                step(model, optimizer)
+            gone = [weakref.ref(model), weakref.ref(model.first.weight)]
+        other = Net()
+        del model, optimizer
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        for _ in range(2):
+            step(other, optimizer)
+        gc.collect()
+        assert [each() for each in gone] == [None, None]
+
+
+def test_sentences_of_any_length_are_recognised(following, monkeypatch):
+    built = []
+    build = Decoder.build
+    monkeypatch.setattr(
+        Decoder, "build", lambda self, *given: (built.append(given[1]), build(self, *given))[1]
+    )
+    counts = []
+    with following:
+        model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for length in (3, 4, 5, 6, 7, 8, 9, 10, 11, 12):
+            before = len(built)
+            model(torch.zeros(2, length, dtype=torch.long)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(len(built) - before)
+    assert counts[0] > 5
+    assert counts[6:] == [0, 0, 0, 0]
+
+
+class Changing(nn.Module):
+    """Its buffer is of another class in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("average", torch.zeros(3))
+        self.classes = iter([Wrapper, lambda x: x.as_subclass(Asked), lambda x: x] * 3)
+
+    def forward(self, x):
+        average = self.average
+        x = self.layer(x) + (average.elem if isinstance(average, Wrapper) else average)
+        self.average = next(self.classes)(x.detach().mean(0))
+        return x.square().mean()
+
+
+def test_what_a_tensor_of_another_class_is_known_by_is_asked_in_every_run(following):
+    with following:
+        model = Changing()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(9):
+            step(model, optimizer)
+    assert all("model/average" in run for run in following.runs[:9])
+    assert following.runs[8] == following.runs[5] == following.runs[2]
