@@ -20,7 +20,7 @@ from torch import nn
 
 import tensortap as tt
 import tensortap.debug.hooks
-import tensortap.engines.torch.watching
+import tensortap.engines.observe.watching
 import tensortap.sink.publisher
 import tensortap.store
 

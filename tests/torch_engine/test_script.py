@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
-from tensortap.engines.torch.limits import Limits
+from tensortap.engines.observe.limits import Limits
 from tensortap.engines.torch.script import follow
 from tensortap.reader import SessionDir
 from tensortap.store.description import read_description

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.engines.torch import watching
+from tensortap.engines.observe import watching
+from tensortap.engines.torch.reduce import DeviceSummaries
+from tensortap.engines.torch.tensors import TENSORS, TorchTensors
 from tensortap.records import RunInfo
 from tensortap.sink.memory import MemorySink, collect
 from tensortap.sink.publisher import Publisher
@@ -61,11 +63,9 @@ def test_summaries_on_another_device_are_the_same_and_come_in_one_copy(monkeypat
     model.zero_grad()
 
     copies = []
-    collect_rows = watching.DeviceSummaries.collect_rows
-    monkeypatch.setattr(watching, "is_elsewhere", lambda tensor: True)
-    monkeypatch.setattr(
-        watching.DeviceSummaries, "collect_rows", lambda self: copies.append(1) or collect_rows(self)
-    )
+    collect_rows = DeviceSummaries.collect_rows
+    monkeypatch.setattr(TorchTensors, "is_elsewhere", lambda self, tensor: True)
+    monkeypatch.setattr(DeviceSummaries, "collect_rows", lambda self: copies.append(1) or collect_rows(self))
     there = watched(session, x, *ops)
     assert copies == [1]
     assert {record.watch_key for record in here} == {record.watch_key for record in there}
@@ -78,7 +78,7 @@ def test_summaries_on_another_device_are_the_same_and_come_in_one_copy(monkeypat
 
 
 def test_muted_summaries_of_another_device(monkeypatch):
-    monkeypatch.setattr(watching, "is_elsewhere", lambda tensor: True)
+    monkeypatch.setattr(TorchTensors, "is_elsewhere", lambda self, tensor: True)
     session = tt.torch.Session(lambda x: {"y": x + 1})
     records = watched(session, torch.tensor([1.0, float("inf")]), "DebugNumericSummary(mute_if_healthy=true)")
     assert {record.watch_key for record in records} == {
@@ -160,7 +160,7 @@ def tapped(tensors, *watches):
     publisher = Publisher(options.debug_options, sink.info, lambda url, info: sink)
     publisher.hand_over_batch = lambda batch, positions: batches.append((positions, batch))
     publisher.hand_over = lambda record, positions: pytest.fail("not in a batch")
-    run = watching.Watching(publisher, 0, {})
+    run = watching.Watching(TENSORS, publisher, 0, {})
     for name, tensor in tensors.items():
         outputs = (tt.TensorSpec("float32", tuple(tensor.shape)),)
         run.tap(tt.Node(name, f"aten::{name}", outputs=outputs, device="/device:CPU:0"), 0, tensor)
@@ -188,7 +188,7 @@ def test_summaries_leave_in_batches_that_share_keys_from_run_to_run():
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_each_sink_gets_the_summaries_it_asked_for_in_order(monkeypatch, elsewhere):
-    monkeypatch.setattr(watching, "is_elsewhere", lambda tensor: elsewhere)
+    monkeypatch.setattr(TorchTensors, "is_elsewhere", lambda self, tensor: elsewhere)
     tensors = {"a": torch.ones(2), "b": torch.tensor([[np.inf]]), "c": torch.ones(()), "d": torch.zeros(3)}
     muting = "DebugNumericSummary(mute_if_healthy=true)"
     batches, publisher = tapped(

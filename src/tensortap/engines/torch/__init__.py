@@ -4,7 +4,8 @@ Session       a training step as a session with fetches, feeds and hooks
 monitor       the same around a loop you do not want to restructure
 """
 
-from tensortap.engines.torch.loop import Monitor, MonitoredRun, monitor
+from tensortap.engines.session.block import Monitor, MonitoredRun
+from tensortap.engines.torch.loop import monitor
 from tensortap.engines.torch.session import Session
 
 __all__ = ["Monitor", "MonitoredRun", "Session", "monitor"]

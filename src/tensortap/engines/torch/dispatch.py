@@ -29,7 +29,7 @@ from tensortap.engines.torch.gradients import gradients_announced
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.making_way import RemovableMode, makes_way, making_way
 from tensortap.engines.torch.memory import shows_its_ops
-from tensortap.engines.torch.names import NameTable
+from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.recorder import Recorder
 from tensortap.engines.torch.schema import op_of
@@ -50,7 +50,7 @@ class DispatchInterceptor:
 
     @contextmanager
     def observe(
-        self, plan: RunPlan, program: Program, graph: Graph, names: NameTable
+        self, plan: RunPlan, program: Program, graph: Graph, names: RunNames
     ) -> Iterator[Observation]:
         """Watch the ops of the block."""
         observation = Observation()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tensortap.engines.tensors import check_shape
 from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.schema import Op
-from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name
+from tensortap.engines.torch.values import as_fed_tensor, dtype_name
 from tensortap.errors import FeedError
 
 if TYPE_CHECKING:

@@ -21,23 +21,25 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tensortap.engines.graph import merged_attributes
+from tensortap.engines.observe.names import Entry
 from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.memory import is_freed
-from tensortap.engines.torch.names import Entry, NameTable
+from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.provenance import DTYPE, SHAPE, Content, Memory, Place, Provenance
 from tensortap.engines.torch.schema import UNINITIALISED, Op
 from tensortap.engines.torch.scopes import Scopes
 from tensortap.engines.torch.source import callers_of, capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources
+from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import dtype_name, plain_shape, spec_of
 from tensortap.errors import DeadlineExceededError
 from tensortap.records import Node, TensorSpec
 
 if TYPE_CHECKING:
+    from tensortap.engines.observe.watching import Watching
     from tensortap.engines.torch.compiled import GraphTaps
-    from tensortap.engines.torch.watching import Watching
 
 __all__ = ["Call", "Recorder"]
 
@@ -83,7 +85,7 @@ class Call:
 class Recorder:
     """The record of one run in the making. This is the hot path: it runs once for every op."""
 
-    def __init__(self, plan: RunPlan, program: Program, names: NameTable, observation: Observation) -> None:
+    def __init__(self, plan: RunPlan, program: Program, names: RunNames, observation: Observation) -> None:
         self._plan = plan
         self._taps = plan.all_taps
         self._emits = bool(plan.captures or self._taps)
@@ -480,7 +482,7 @@ class Recorder:
             self._observation.without_data.add(name)
             return
         if name in self._plan.captures:
-            self._observation.capture(name, tensor)
+            self._observation.capture(TENSORS, name, tensor)
         for tap in self._taps:
             try:
                 tap(node, slot, tensor)

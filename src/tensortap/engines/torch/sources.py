@@ -17,10 +17,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tensortap.engines.observe.names import Entry
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.memory import asking_no_class, in_place_of
-from tensortap.engines.torch.names import Entry, NameTable
+from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Provenance
 from tensortap.engines.torch.tracing import is_being_traced
@@ -41,7 +42,7 @@ class Sources:
     def __init__(
         self,
         program: Program,
-        names: NameTable,
+        names: RunNames,
         provenance: Provenance,
         observation: Observation,
         on_use: Callable[[str, Node, torch.Tensor], None],

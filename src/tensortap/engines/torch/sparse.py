@@ -6,21 +6,12 @@ them, as `DebugIndices`, so that a bad one can be named as the program knows it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from tensortap.engines.torch.values import view_of
-from tensortap.ops.debug_ops import DebugIdentity, DebugIndices
+from tensortap.ops.view import TensorView
 
-if TYPE_CHECKING:
-    from tensortap.records import Node
-    from tensortap.sink.publisher import Publisher
-    from tensortap.watch.plan import Wanted
-
-__all__ = ["places_of", "publish_places"]
-
-_INDICES = DebugIndices()
+__all__ = ["coordinates_of", "places_of"]
 
 
 def places_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -45,27 +36,15 @@ def places_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return places
 
 
-def publish_places(
-    publisher: Publisher,
-    wanted: Wanted,
-    node: Node,
-    slot: int,
-    tensor: torch.Tensor,
-    device: str,
-    timestamp: int,
-) -> None:
-    """Record where the values of a sparse tensor belong that have just been published whole."""
+def coordinates_of(tensor: torch.Tensor) -> TensorView | None:
+    """What `places_of` gives, as debug ops read it; None too for what has no values or an unknown layout."""
     if tensor.layout is torch.strided or tensor.is_nested or tensor.is_meta:
-        return
-    whole = [positions for op, positions in wanted if isinstance(op, DebugIdentity)]
-    if not whole:
-        return
+        return None
     try:
         places = places_of(tensor.detach())
     except (NotImplementedError, RuntimeError):  # a layout of the future, or values that are not there
-        return
-    if places is not None:
-        publisher.publish(((_INDICES, whole[0]),), node, slot, view_of(places), device, timestamp)
+        return None
+    return None if places is None else view_of(places)
 
 
 def _repeated(compressed: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,6 @@ from tensortap.records import TensorSpec
 
 __all__ = [
     "as_fed_tensor",
-    "check_shape",
     "dtype_name",
     "plain_shape",
     "shape_of",
@@ -144,14 +143,6 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
             plain = np.int16 if bits is torch.int16 else np.uint8
             return torch.from_numpy(np.array(array).view(plain)).view(dtype)
     return torch.from_numpy(np.array(array))
-
-
-def check_shape(name: str, expected: tuple[int | None, ...], got: tuple[int, ...]) -> None:
-    """Refuse a fed value whose shape cannot be the one it replaces (None: any size)."""
-    fits = len(expected) == len(got) and all(e in (None, g) for e, g in zip(expected, got, strict=True))
-    if not fits:
-        shown = "[" + ", ".join("?" if e is None else str(e) for e in expected) + "]"
-        raise FeedError(f"Cannot feed {name!r}: its shape is {shown}, the fed value has shape {list(got)}.")
 
 
 def view_of(tensor: torch.Tensor) -> TensorView:

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tensortap.engines.observe.names import Entry
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.compiled.graph import GraphOp, Module, Ref, TappedGraph
 from tensortap.engines.torch.interceptor import Observation
-from tensortap.engines.torch.names import Entry, NameTable
+from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.program import clean_path
 from tensortap.engines.torch.provenance import Place, Provenance
 from tensortap.engines.torch.source import capture_stack
@@ -67,7 +68,7 @@ class GraphTaps:
     def __init__(
         self,
         paths: Mapping[int, str],
-        names: NameTable,
+        names: RunNames,
         provenance: Provenance,
         sources: Sources,
         observation: Observation,

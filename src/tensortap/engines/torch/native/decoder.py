@@ -23,10 +23,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tensortap.engines.graph import merged_attributes
+from tensortap.engines.observe.names import Entry
 from tensortap.engines.torch import devices, source
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.memory import asking_no_class, in_place_of, shows_its_ops
-from tensortap.engines.torch.names import Entry, NameTable
+from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.installation import Installation
 from tensortap.engines.torch.native.known import KnownSources
@@ -35,6 +36,7 @@ from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources, hidden_view_node
+from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
 from tensortap.sink.queue import shared_queue
@@ -104,7 +106,7 @@ def _flush(decoder: weakref.ref[Decoder]) -> None:
 class Decoder:
     """Gives meaning to the numbers of one observer."""
 
-    def __init__(self, names: NameTable) -> None:
+    def __init__(self, names: RunNames) -> None:
         self.library = native.library()
         self._names = names
         self._operators: list[Op] = []
@@ -629,7 +631,7 @@ class Decoder:
         run, node = self._current, self._nodes[number]
         name = node.tensor(slot)
         if name in run.plan.captures:
-            run.observation.capture(name, tensor)
+            run.observation.capture(TENSORS, name, tensor)
         for tap in run.plan.all_taps:
             try:
                 tap(node, slot, tensor)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from tensortap.engines.graph import Graph
 from tensortap.engines.torch.dispatch import DispatchInterceptor
 from tensortap.engines.torch.interceptor import Observation, RunPlan
-from tensortap.engines.torch.names import NameTable
+from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.native.decoder import Decoder
 from tensortap.engines.torch.native.library import library
 from tensortap.engines.torch.program import Program
@@ -32,11 +32,11 @@ class NativeInterceptor:
 
     def __init__(self) -> None:
         library()
-        self._decoders: weakref.WeakKeyDictionary[NameTable, Decoder] = weakref.WeakKeyDictionary()
+        self._decoders: weakref.WeakKeyDictionary[RunNames, Decoder] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def observe(
-        self, plan: RunPlan, program: Program, graph: Graph, names: NameTable
+        self, plan: RunPlan, program: Program, graph: Graph, names: RunNames
     ) -> Iterator[Observation]:
         """Watch the operators of the block."""
         decoder = self._decoders.get(names)

@@ -13,8 +13,8 @@ from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch, RecordKey
 from tensortap.watch.pattern import dtype_of
 
 if TYPE_CHECKING:
+    from tensortap.engines.observe.watching import Watching
     from tensortap.engines.torch.interceptor import RunPlan
-    from tensortap.engines.torch.watching import Watching
 
 __all__ = ["NativePlan"]
 

@@ -33,11 +33,12 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import Dataset
 
+from tensortap.engines.observe.limits import MOST_NODES, Limits
+from tensortap.engines.session.block import Monitor
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
-from tensortap.engines.torch.limits import MOST_NODES, Limits
-from tensortap.engines.torch.loop import BlockSession, Monitor
+from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.scopes import announcing
 from tensortap.engines.torch.script import guard
 from tensortap.engines.torch.script.models import Models, variables_of
@@ -124,7 +125,7 @@ class Follower:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._models = Models()
-        self._session = BlockSession(self._models.program, None, 0, watch.options.interceptor)
+        self._session = TorchBlockSession(self._models.program, 0, watch.options.interceptor)
         self._session.stays_installed = True
         self._monitor = Monitor(self._session, watch.hooks, 1.0)
         self._generation = generation()

@@ -10,19 +10,15 @@ The native observer finds them by itself in the same way, and asks whether it `w
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tensortap.engines.torch import devices
-from tensortap.engines.torch.memory import readable
-from tensortap.engines.torch.sparse import publish_places
-from tensortap.engines.torch.values import spec_of, view_of
+from tensortap.engines.observe.publishing import publish_whole
+from tensortap.engines.tensors import Tensors
 from tensortap.ops.debug_ops import DebugIdentity
 from tensortap.records import Node
 
 if TYPE_CHECKING:
-    from tensortap.engines.torch.pills import Pills
+    from tensortap.engines.observe.pills import Pills
     from tensortap.sink.publisher import Publisher
 
 __all__ = ["NAN", "NEGATIVE_INFINITY", "POSITIVE_INFINITY", "BadValues"]
@@ -36,6 +32,7 @@ class BadValues:
     """Finds the makers of bad values in one run.
 
     Args:
+        tensors: of the engine.
         publisher: takes the values.
         limit: how many nodes are recorded at most; 0 looks for none.
         shown: what nodes have been shown making in earlier runs; kept up to date.
@@ -44,7 +41,10 @@ class BadValues:
         waiting: summaries that have not been handed over yet.
     """
 
-    def __init__(self, publisher: Publisher, limit: int, shown: MutableMapping[str, int]) -> None:
+    def __init__(
+        self, tensors: Tensors, publisher: Publisher, limit: int, shown: MutableMapping[str, int]
+    ) -> None:
+        self._tensors = tensors
         self.limit = limit
         self._shown = shown
         self._left = limit
@@ -70,8 +70,8 @@ class BadValues:
     def look(
         self,
         node: Node,
-        outputs: Sequence[torch.Tensor],
-        tensors: Sequence[torch.Tensor],
+        outputs: Sequence[Any],
+        tensors: Sequence[Any],
         written: Iterable[int],
     ) -> None:
         """Decide about a node whose outputs have been noted.
@@ -92,7 +92,7 @@ class BadValues:
         made = found & NAN & ~inherited if inherited else found
         if made and self.wants(node, made):
             gone = set(written)
-            kept = (None if id(tensor) in gone else readable(tensor) for tensor in tensors)
+            kept = (None if id(tensor) in gone else self._tensors.readable(tensor) for tensor in tensors)
             self.keep(node, outputs, zip(node.inputs, kept, strict=False), self._op_began)
 
     def wants(self, node: Node, made: int) -> bool:
@@ -111,8 +111,8 @@ class BadValues:
     def keep(
         self,
         node: Node,
-        outputs: Iterable[torch.Tensor],
-        inputs: Iterable[tuple[str, torch.Tensor | None]],
+        outputs: Iterable[Any],
+        inputs: Iterable[tuple[str, Any | None]],
         began: int,
     ) -> None:
         """Record the values of a node, and of its inputs as far as they are still there.
@@ -131,14 +131,13 @@ class BadValues:
         for slot, tensor in enumerate(outputs):
             self._record(node.tensor(slot), tensor, self._publisher.now())
 
-    def _record(self, name: str, tensor: torch.Tensor, timestamp: int) -> None:
+    def _record(self, name: str, tensor: Any, timestamp: int) -> None:
         if name in self._recorded:
             return
         self._recorded.add(name)
         node_name, _, slot = name.rpartition(":")
-        device = devices.name_of(tensor.device)
+        device = self._tensors.device_of(tensor)
         output = int(slot)
-        node = Node(node_name, "", outputs=(spec_of(tensor),) * (output + 1), device=device)
+        node = Node(node_name, "", outputs=(self._tensors.spec_of(tensor),) * (output + 1), device=device)
         everywhere = ((_IDENTITY, tuple(range(len(self._publisher.sinks)))),)
-        self._publisher.publish(everywhere, node, output, view_of(tensor), device, timestamp)
-        publish_places(self._publisher, everywhere, node, output, tensor, device, timestamp)
+        publish_whole(self._tensors, self._publisher, everywhere, node, output, tensor, timestamp)

@@ -11,19 +11,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from tensortap.engines.graph import GLOBAL_STEP, Graph, TensorRef
+from tensortap.engines.observe.observation import Observation
+from tensortap.engines.session.results import as_mapping, fetched
 from tensortap.engines.structure import leaves, map_leaves
-from tensortap.engines.torch.interceptor import Observation
-from tensortap.engines.torch.results import as_mapping, fetched
-from tensortap.engines.torch.values import as_fed_tensor, check_shape, dtype_name, to_numpy
 from tensortap.errors import FeedError, InvalidArgumentError, OpError, UnknownTensorError
 from tensortap.records import Node, split_tensor_name
 from tensortap.suggest import nearest
 
 if TYPE_CHECKING:
-    from tensortap.engines.torch.engine_session import EngineSession
+    from tensortap.engines.session.core import EngineSession
+    from tensortap.engines.tensors import Tensors
 
 __all__ = ["Request", "resolve"]
 
@@ -88,20 +87,20 @@ class _Outcome:
         if item is None:
             return self.result
         if isinstance(item, str) and item in self.returned:
-            return fetched(self.returned[item])
+            return fetched(session.tensors, self.returned[item])
         name = _tensor_name(session, item, tuple(arguments))
         if name in seen.without_data:
             raise UnknownTensorError(
                 f"{name!r} had no data in this run: its memory had been freed, or it is only a shape."
             )
         if name in seen.captured:
-            return to_numpy(seen.captured[name])
+            return session.tensors.to_numpy(seen.captured[name])
         argument = arguments.get(name.removesuffix(":0"))
         if argument is not None:
-            return fetched(argument)
+            return fetched(session.tensors, argument)
         derived = session.graph.derived(split_tensor_name(name)[0])
         if derived is not None:
-            return to_numpy(_derive(derived.node, derived.function, self.live_value_of))
+            return session.tensors.to_numpy(self._derive(derived.node, derived.function))
         if name == GLOBAL_STEP:
             # Within a run it is the step before the run, whatever has been counted since.
             return np.int64(session.global_step if self.request.step is None else self.request.step)
@@ -109,7 +108,7 @@ class _Outcome:
         if state is not None:
             return state
         if name.removesuffix(":0") in self.returned:
-            return fetched(self.returned[name.removesuffix(":0")])
+            return fetched(session.tensors, self.returned[name.removesuffix(":0")])
         hint = _suggest(str(item), session.graph, session.result_keys or ())
         if not session.graph.known:
             hint += f" If {item!r} is an op, write {name!r}, so that the run is traced."
@@ -121,13 +120,25 @@ class _Outcome:
             return self.seen.captured[name]
         derived = self.session.graph.derived(split_tensor_name(name)[0])
         if derived is not None:
-            return _derive(derived.node, derived.function, self.live_value_of)
+            return self._derive(derived.node, derived.function)
         plain = name.removesuffix(":0")
         for values in (self.returned, self.request.arguments):
             if plain in values:
-                value = values[plain]
-                return value.detach() if isinstance(value, torch.Tensor) else value
-        return torch.as_tensor(self.value_of(name))
+                return self.session.tensors.detached(values[plain])
+        return self.session.tensors.from_numpy(self.value_of(name))
+
+    def _derive(self, node: Node, function: Callable[..., Any]) -> Any:
+        values = [self.live_value_of(name) for name in node.inputs]
+        try:
+            with self.session.tensors.looking():
+                return function(*values)
+        except OpError:
+            raise
+        except Exception as error:
+            described = ", ".join(node.inputs)
+            raise InvalidArgumentError(
+                node, f"Derived node {node.name!r} of {described} failed: {error}"
+            ) from error
 
 
 def resolve(
@@ -143,7 +154,7 @@ def resolve(
     _resolve_feeds(session, request, feed_dict or {}, parameters)
     if fetches is None:
         return request
-    state: Mapping[str, torch.Tensor] | None = None
+    state: Mapping[str, Any] | None = None
     captures: set[str] = set()
     needs_step = False
     for item in leaves(fetches):
@@ -185,7 +196,7 @@ def _resolve_feeds(
     session: EngineSession, request: Request, feed_dict: Mapping[Any, Any], parameters: Sequence[str]
 ) -> None:
     keys: dict[str, Any] = {}
-    state: Mapping[str, torch.Tensor] | None = None
+    state: Mapping[str, Any] | None = None
     for key, value in feed_dict.items():
         if isinstance(key, str) and key.removesuffix(":0") in parameters:
             name = key.removesuffix(":0")
@@ -205,7 +216,7 @@ def _resolve_feeds(
             if name in state:
                 request.state_feeds[name] = value
             else:
-                _check_against_graph(name, value, session.graph)
+                _check_against_graph(session.tensors, name, value, session.graph)
                 request.feeds[name] = value
         if name in keys:
             raise FeedError(f"{keys[name]!r} and {key!r} are the same tensor; feed it once.")
@@ -223,7 +234,7 @@ def _feed_name(session: EngineSession, key: str, parameters: Sequence[str]) -> s
 
 
 def _tensor_name(session: EngineSession, item: Any, parameters: Sequence[str]) -> str:
-    if isinstance(item, (torch.Tensor, np.ndarray)):
+    if isinstance(item, np.ndarray) or session.tensors.is_tensor(item):
         raise TypeError(
             f"A fetch is a name, not a {type(item).__name__}. To hand values to the step, write "
             "run(None, feed_dict={...})."
@@ -261,35 +272,11 @@ def _inputs_of(name: str, graph: Graph) -> list[str]:
     return [needed for each in derived.node.inputs for needed in _inputs_of(each, graph)]
 
 
-def _derive(node: Node, function: Callable[..., Any], value_of: Callable[[str], Any]) -> Any:
-    values = [value_of(name) for name in node.inputs]
-    generator = torch.get_rng_state()
-    try:
-        with torch.no_grad():
-            return function(*values)
-    except OpError:
-        raise
-    except Exception as error:
-        described = ", ".join(node.inputs)
-        raise InvalidArgumentError(
-            node, f"Derived node {node.name!r} of {described} failed: {error}"
-        ) from error
-    finally:
-        # Looking at a tensor must not change what the program draws next.
-        torch.set_rng_state(generator)
-
-
-def _check_against_graph(name: str, value: Any, graph: Graph) -> None:
+def _check_against_graph(tensors: Tensors, name: str, value: Any, graph: Graph) -> None:
     """Refuse, before the step runs, what the graph already shows to be impossible."""
     spec = graph.spec(name)
-    if spec is None:
-        return
-    dtype = getattr(torch, spec.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        return
-    tensor = as_fed_tensor(name, value, dtype, torch.device("cpu"))
-    assert dtype_name(tensor.dtype) == spec.dtype
-    check_shape(name, spec.shape, tuple(tensor.shape))
+    if spec is not None:
+        tensors.fitting(name, value, spec)
 
 
 def _suggest(name: str, graph: Graph, keys: Sequence[str]) -> str:

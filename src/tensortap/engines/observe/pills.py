@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from tensortap.engines.torch.bad_values import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BadValues
-from tensortap.engines.torch.memory import is_plain
-from tensortap.engines.torch.values import dtype_name
+from tensortap.engines.observe.bad_values import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BadValues
+from tensortap.engines.tensors import Tensors
 from tensortap.ops import kernel
 from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp
-from tensortap.ops.dtypes import CODES
 from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch
 
 if TYPE_CHECKING:
@@ -50,7 +47,8 @@ class Summary(NamedTuple):
 class Pills:
     """The summaries of one run that have been made and not yet handed over."""
 
-    def __init__(self, publisher: Publisher, bad: BadValues) -> None:
+    def __init__(self, tensors: Tensors, publisher: Publisher, bad: BadValues) -> None:
+        self._tensors = tensors
         self._publisher = publisher
         self._bad = bad
         self._native = kernel.native()
@@ -58,9 +56,7 @@ class Pills:
         self._address = 0
         self._waiting: list[Summary] = []
 
-    def add(
-        self, wanted: tuple[DebugOp, tuple[int, ...]], node: Node, slot: int, tensor: torch.Tensor
-    ) -> bool:
+    def add(self, wanted: tuple[DebugOp, tuple[int, ...]], node: Node, slot: int, tensor: Any) -> bool:
         """Summarise a tensor now; False if this one has to go the ordinary way."""
         op, positions = wanted
         if (
@@ -68,14 +64,12 @@ class Pills:
             or type(op) is not DebugNumericSummary
             or math.isfinite(op.lower_bound)
             or math.isfinite(op.upper_bound)
-            or not is_plain(tensor)
         ):
             return False
-        code = CODES.get(dtype_name(tensor.dtype))
-        shape = tensor.shape
-        if code is None or len(shape) > _MAX_RANK:
+        memory = self._tensors.plain_memory(tensor)
+        if memory is None or len(memory[2]) > _MAX_RANK:
             return False
-        address = tensor.data_ptr()
+        address, code, shape, strides = memory
         now = self._publisher.now()
         if self._waiting and now - self._waiting[0].timestamp > MAX_AGE_MICROSECONDS:
             self.flush()
@@ -84,7 +78,7 @@ class Pills:
             self._address = self._rows.ctypes.data
         place = len(self._waiting)
         row = self._address + place * _ROW_BYTES
-        self._native.summary(address, code, tuple(shape), tensor.stride(), -math.inf, math.inf, row)
+        self._native.summary(address, code, shape, strides, -math.inf, math.inf, row)
         self._waiting.append(Summary(op, positions, node, slot, now, len(shape)))
         if self._bad.limit:
             numbers = self._rows[place]

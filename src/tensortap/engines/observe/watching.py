@@ -1,4 +1,4 @@
-"""Watched tensors on their way out: from live PyTorch tensors to what debug ops can read.
+"""Watched tensors on their way out: from live tensors to what debug ops can read.
 
 Tensors in host memory are read in place, at once. Numeric summaries of tensors on another device are reduced
 there and brought over in one copy when the run ends, so that the device is never waited for in the middle of
@@ -7,21 +7,17 @@ a step; what needs the whole value is copied when it is watched.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Container, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from tensortap.engines.torch.bad_values import BadValues
-from tensortap.engines.torch.memory import readable
-from tensortap.engines.torch.pills import Pills, Summary, hand_over_summaries
-from tensortap.engines.torch.reduce import DeviceSummaries
-from tensortap.engines.torch.schema import UNINITIALISED
-from tensortap.engines.torch.sparse import publish_places
-from tensortap.engines.torch.values import view_of
+from tensortap.engines.observe.bad_values import BadValues
+from tensortap.engines.observe.pills import Pills, Summary, hand_over_summaries
+from tensortap.engines.observe.publishing import publish_whole
+from tensortap.engines.tensors import RemoteSummaries, Tensors
 from tensortap.ops.debug_ops import DebugNumericSummary
 from tensortap.records import Circumstances, Node
 
@@ -29,19 +25,14 @@ if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
     from tensortap.watch.plan import Wanted
 
-__all__ = ["Watching", "is_elsewhere"]
-
-
-def is_elsewhere(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is not in host memory."""
-    return not tensor.is_cpu and not tensor.is_meta
+__all__ = ["Watching"]
 
 
 @dataclass
 class _Deferred:
     """Summaries that are being made on their device, and whose they will be."""
 
-    summaries: DeviceSummaries
+    summaries: RemoteSummaries
     targets: list[Summary] = field(default_factory=list)
 
 
@@ -49,17 +40,28 @@ class Watching:
     """Shows the watched tensors of one run to its publisher.
 
     Args:
+        tensors: of the engine.
         publisher: of the run.
         keep_bad: how many makers of bad values are recorded whole.
         bad_shown: which have been, in earlier runs; kept up to date.
+        unwritten: types of ops whose outputs nobody has written yet.
     """
 
-    def __init__(self, publisher: Publisher, keep_bad: int, bad_shown: MutableMapping[str, int]) -> None:
+    def __init__(
+        self,
+        tensors: Tensors,
+        publisher: Publisher,
+        keep_bad: int,
+        bad_shown: MutableMapping[str, int],
+        unwritten: Container[str] = (),
+    ) -> None:
+        self._tensors = tensors
+        self._unwritten = unwritten
         self._publisher = publisher
         self._wants = publisher.wants
         self._deferred: dict[tuple[float, float], _Deferred] = {}
-        self.bad = BadValues(publisher, keep_bad, bad_shown)
-        self._pills = self.bad.waiting = Pills(publisher, self.bad)
+        self.bad = BadValues(tensors, publisher, keep_bad, bad_shown)
+        self._pills = self.bad.waiting = Pills(tensors, publisher, self.bad)
 
     @property
     def stops(self) -> bool:
@@ -74,28 +76,26 @@ class Watching:
     def wants(self, node: Node, slot: int) -> Wanted | None:
         """What to do with an output; None for nothing. What nobody has written yet is neither good nor bad."""
         wanted = self._wants(node, slot)
-        return None if node.op_type in UNINITIALISED else wanted
+        return None if node.op_type in self._unwritten else wanted
 
-    def tap(self, node: Node, slot: int, tensor: torch.Tensor) -> None:
+    def tap(self, node: Node, slot: int, tensor: Any) -> None:
         """Called for every tensor of the run."""
         wanted = self.wants(node, slot)
         if wanted is None:
             return
-        seen = readable(tensor)
+        seen = self._tensors.readable(tensor)
         is_itself = seen is tensor
         if seen is not None:
             tensor = seen
         if self.stops and self._publisher.stops_at(wanted, node, slot):
             pass  # published at once, whatever it is and wherever
-        elif seen is not None and is_elsewhere(tensor):
+        elif seen is not None and self._tensors.is_elsewhere(tensor):
             wanted = self._defer_summaries(wanted, node, slot, tensor)
         elif len(wanted) == 1 and is_itself and self._pills.add(wanted[0], node, slot, tensor):
             return
         if wanted:
             self._pills.flush()  # records leave in the order of time
-            now = self._publisher.now()
-            self._publisher.publish(wanted, node, slot, view_of(tensor), node.device, now)
-            publish_places(self._publisher, wanted, node, slot, tensor, node.device, now)
+            publish_whole(self._tensors, self._publisher, wanted, node, slot, tensor, self._publisher.now())
 
     def summarised(self, tensors: Sequence[tuple[Node, int, int]], rows: npt.NDArray[np.float64]) -> None:
         """Take summaries that compiled code has made itself.
@@ -130,7 +130,7 @@ class Watching:
         finally:
             self._publisher.finish(nodes, error, unrecorded, circumstances)
 
-    def _defer_summaries(self, wanted: Wanted, node: Node, slot: int, tensor: torch.Tensor) -> Wanted:
+    def _defer_summaries(self, wanted: Wanted, node: Node, slot: int, tensor: Any) -> Wanted:
         """Start the summaries among the wanted debug ops on the device; what is left to do."""
         left = []
         for op, positions in wanted:
@@ -139,7 +139,7 @@ class Watching:
                 continue
             bounds = (op.lower_bound, op.upper_bound)
             if bounds not in self._deferred:
-                self._deferred[bounds] = _Deferred(DeviceSummaries(*bounds))
+                self._deferred[bounds] = _Deferred(self._tensors.remote_summaries(*bounds))
             deferred = self._deferred[bounds]
             try:
                 deferred.summaries.add(tensor)
@@ -147,7 +147,8 @@ class Watching:
                 self._publisher.failed(op, positions, node, slot, error)
             else:
                 now = self._publisher.now()
-                deferred.targets.append(Summary(op, positions, node, slot, now, tensor.dim()))
+                rank = len(self._tensors.spec_of(tensor).shape)
+                deferred.targets.append(Summary(op, positions, node, slot, now, rank))
         return tuple(left)
 
     def _collect(self) -> None:
