@@ -155,15 +155,16 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOME_OF[name]), name)
     if name == "errors":
         return import_module("tensortap.errors")
-    if name == "torch":
-        try:
-            return import_module("tensortap.torch")
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise ModuleNotFoundError(
-                "tensortap.torch needs PyTorch: pip install 'tensortap[torch]'", name="torch"
-            ) from error
+    for framework in import_module("tensortap.frameworks").FRAMEWORKS:
+        if name == framework.name:
+            try:
+                return import_module(f"tensortap.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != framework.module:
+                    raise
+                raise ModuleNotFoundError(
+                    f"tensortap.{name} needs {framework.title}: {framework.install}", name=framework.module
+                ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

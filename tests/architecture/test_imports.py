@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,12 @@ READING = {"reader", "analyze", "report", "commands", "server"}
 # Commands that do not read, but prepare or start a program that captures. They import the engine when they run.
 STARTING = {Path("commands/build.py"), Path("commands/doctor.py"), Path("commands/run.py")}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
+ALLOWED = {
+    "__init__.py": ["torch"],  # a public name
+    "wire/debug_service.py": ["tensorflow.EventListener"],  # the name of the protocol
+    "engines/base.py": ["tensorflow"],  # sessions that a user may take for ours
+    "analyze/operands.py": ["torch"],  # in the source of a program
+}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -29,6 +36,12 @@ def imports_of(path):
             assert node.level == 0, f"{path} imports relatively; write the full name"
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def belongs_to_a_framework(path):
+    """Whether a file is in the folder of an engine, or is the public module of one."""
+    inside = path.relative_to(PACKAGE).parts
+    return (inside[0] == "engines" and inside[1] in FRAMEWORKS) or inside[0].removesuffix(".py") in FRAMEWORKS
 
 
 def part_of(path):
@@ -45,10 +58,24 @@ def test_imports_follow_the_rules(path):
         assert not own_parts & CAPTURING, (
             "the reading half meets the capturing half at records, wire and store"
         )
-    if part_of(path) != "engines":
-        assert not {name.split(".")[0] for name in imported} & FRAMEWORKS, "frameworks stay inside engines/"
-    elif len(path.relative_to(PACKAGE).parts) == 2:
-        assert not {name.split(".")[0] for name in imported} & FRAMEWORKS, "the seam itself is framework-free"
+    if not belongs_to_a_framework(path):
+        assert not {name.split(".")[0] for name in imported} & FRAMEWORKS, "a framework stays in its folder"
+        engines = {f"tensortap.engines.{framework}" for framework in FRAMEWORKS}
+        assert not {".".join(name.split(".")[:3]) for name in imported} & engines, (
+            "engines are loaded by tensortap.engines.registry"
+        )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_framework_is_spelled_out_elsewhere(path):
+    if belongs_to_a_framework(path) or path.relative_to(PACKAGE) == Path("frameworks.py"):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            spelled = re.match(r"(tensortap\.engines\.)?(torch|jax|tensorflow)(\.\w+)*$", node.value)
+            assert spelled is None or node.value in ALLOWED.get(str(path.relative_to(PACKAGE)), ()), (
+                node.value
+            )
 
 
 def test_importing_the_package_imports_no_framework():

@@ -10,7 +10,7 @@ import pytest
 
 from tensortap.debug.root import Launch, claim_session_root
 from tensortap.debug.script.alarm import Alarm
-from tensortap.debug.script.frameworks import when_imported
+from tensortap.debug.script.imports import when_imported
 from tensortap.debug.script.memory import memory_limit
 from tensortap.debug.script.ranks import Voice, default_root
 from tensortap.debug.script.watch import is_sample

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tensortap.frameworks import ANY_FRAMEWORK
+
 __all__ = ["COMPLETE", "Coverage", "RankState"]
 
 _SHOWN = 8
@@ -170,7 +172,7 @@ class Coverage:
         """What is known of children that were not watched; empty if there are none."""
         if not self.unwatched:
             return ""
-        what = "trained" if self.trained == self.unwatched else "used torch and may have trained"
+        what = "trained" if self.trained == self.unwatched else f"used {ANY_FRAMEWORK} and may have trained"
         which = f" ({_listed('process', self.children)})" if self.children else ""
         return (
             f"{_many(self.unwatched, 'child process', 'child processes')}{which} {what}, and "

@@ -10,9 +10,10 @@ from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json, say
 from tensortap.errors import NativeBuildError, UsageError
+from tensortap.frameworks import ANY_FRAMEWORK
 
-HELP = "build the native interceptor for the torch installed here"
-DESCRIPTION = """Build the native interceptor for the torch and Python installed here.
+HELP = "build the native interceptor for the framework installed here"
+DESCRIPTION = """Build the native interceptor for the framework and Python installed here.
 
 Without this command it is built when it is first needed, which stops a training program for half a minute. A C++
 compiler and Python's headers are needed to build it, not to use it. It is kept in $TENSORTAP_CACHE_DIR,
@@ -21,7 +22,7 @@ $XDG_CACHE_HOME/tensortap or ~/.cache/tensortap.
   tensortap build                                        build it, unless it is there
   tensortap build --check                                only say whether it is there; exit code 1 if not
   tensortap build --force                                build it anew
-  tensortap build --clean                                remove what was built for any torch
+  tensortap build --clean                                remove what was built for any version
   TENSORTAP_CACHE_DIR=/opt/tensortap tensortap build     in an image; set the variable where it runs, too
 """
 
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--force", action="store_true", help="build it even if it is there")
     action.add_argument("--check", action="store_true", help="do not build; exit code 1 if it is not there")
-    action.add_argument("--clean", action="store_true", help="remove what was built for any torch version")
+    action.add_argument("--clean", action="store_true", help="remove what was built for any version")
     add_output_arguments(parser)
 
 
@@ -64,16 +65,21 @@ def run(options: argparse.Namespace) -> int:
 
 def _builder() -> Any:
     """The module that builds, imported when it is needed: other commands must do without the engines."""
-    try:
-        from tensortap.engines.torch.native import build
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(
-            "The native interceptor is built for the torch that is installed, and there is none: "
-            "pip install 'tensortap[torch]'"
-        ) from error
-    return build
+    from tensortap.engines.registry import FRAMEWORKS, load_engine
+
+    for framework in FRAMEWORKS:
+        try:
+            builder = load_engine(framework).builder()
+        except ModuleNotFoundError as error:
+            if error.name != framework.module:
+                raise
+            continue
+        if builder is not None:
+            return builder
+    raise UsageError(
+        f"The native interceptor is built for the {ANY_FRAMEWORK} that is installed, and there is none: "
+        f"{FRAMEWORKS[0].install}"
+    )
 
 
 def _clean(builder: Any, options: argparse.Namespace) -> int:

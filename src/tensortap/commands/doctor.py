@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json
+from tensortap.frameworks import FRAMEWORKS, Framework
 
 HELP = "check this installation, or whether a session directory is intact"
 DESCRIPTION = """Check what tensortap finds and can do here, by trying it on a small training
@@ -23,8 +24,6 @@ step. The exit code is 1 if something that is needed does not work.
   tensortap doctor DIR       instead, read every value of a session directory and compare it
                              with its checksum
 """
-
-FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,9 @@ def run(options: argparse.Namespace) -> int:
     if options.directory is not None:
         return _show_directory(options)
     checks = [*_versions(), _kernel(), _checksums(), *_settings()]
-    if not options.quick and _version("torch") is not None:
-        checks += _torch()
+    for framework in () if options.quick else FRAMEWORKS:
+        if framework.version is not None:
+            checks += _engine(framework)
     is_good = all(check.status != "bad" for check in checks)
     if options.json:
         print_json({"is_good": is_good, "checks": [asdict(check) for check in checks]})
@@ -95,15 +95,15 @@ def _versions() -> list[Check]:
             checks.append(Check(package, "note", "not installed", f"pip install {package}"))
         else:
             checks.append(Check(package, "good", version))
-    found = {name: version for name in FRAMEWORKS if (version := _version(name)) is not None}
-    checks += [Check(name, "good", version) for name, version in found.items()]
+    found = [framework for framework in FRAMEWORKS if framework.version is not None]
+    checks += [Check(framework.name, "good", f"{framework.version}") for framework in found]
     if not found:
         checks.append(
             Check(
                 "framework",
                 "note",
                 "none: directories can be read, programs not watched",
-                "pip install 'tensortap[torch]'",
+                FRAMEWORKS[0].install,
             )
         )
     return checks
@@ -158,19 +158,23 @@ def _settings() -> list[Check]:
     ]
 
 
-def _torch() -> list[Check]:
-    """What the PyTorch engine can do, tried."""
+def _engine(framework: Framework) -> list[Check]:
+    """What the engine of a framework can do, tried."""
+    from tensortap.engines.registry import load_engine
+
     try:
-        return [*_interceptor(), _trial()]
+        engine = load_engine(framework)
+        return [*_interceptor(engine.builder()), _trial(engine)]
     except Exception as error:
-        return [Check("PyTorch engine", "bad", f"{type(error).__name__}: {error}")]
+        return [Check(f"{framework.title} engine", "bad", f"{type(error).__name__}: {error}")]
 
 
-def _interceptor() -> list[Check]:
-    from tensortap.engines.torch.native import build
+def _interceptor(build: Any) -> list[Check]:
     from tensortap.errors import NativeBuildError
 
-    checks = []
+    checks: list[Check] = []
+    if build is None:
+        return checks
     try:
         checks.append(Check("compiler", "good", " ".join(build._compiler())))
     except NativeBuildError as error:
@@ -183,16 +187,15 @@ def _interceptor() -> list[Check]:
     return checks
 
 
-def _trial() -> Check:
+def _trial(engine: Any) -> Check:
     """A training step of a small model, watched as `tensortap run` would."""
     import tempfile
 
     from tensortap.analyze.facts import facts_of_dump, phase_of
-    from tensortap.engines.torch.trial import train_once
     from tensortap.reader import SessionDir
 
     with tempfile.TemporaryDirectory() as folder:
-        train_once(folder)
+        engine.train_once(folder)
         facts = facts_of_dump(SessionDir(folder).run(0))
         counts: dict[str, int] = {}
         for tensor in facts.tensors:

@@ -16,6 +16,8 @@ from tensortap.errors import UsageError
 if TYPE_CHECKING:
     from tensortap.debug.script.python import Program
     from tensortap.debug.script.watch import ScriptOptions
+    from tensortap.engines.base import Follower
+    from tensortap.frameworks import Framework
 
 HELP = "run a program and say which operation made its first bad value"
 DESCRIPTION = """Run a program as python would, and watch the health of every tensor in it.
@@ -157,30 +159,29 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
 
     from tensortap.commands.run_answer import name_warnings
     from tensortap.debug.script.children import Children
-    from tensortap.debug.script.frameworks import when_imported
+    from tensortap.debug.script.imports import when_imported
+    from tensortap.engines.registry import FRAMEWORKS, load_engine
     from tensortap.sink.queue import shared_queue
 
-    follower: Any = None
+    follower: Follower | None = None
     interrupted = False
 
     def tell(unwatched: list[Any]) -> None:
         answerer.leaves_unwatched(unwatched)
         watch.presence.leaves_unwatched(unwatched)
 
-    children = Children("libtorch", tell)
+    children = Children(tell)
 
-    def follow() -> None:
+    def follow(framework: Framework) -> None:
         nonlocal follower
         # Only now: the program decides whether and when a framework is imported.
-        from tensortap.engines.torch import script
-
+        engine = load_engine(framework)
         if children.ledger.is_child:
-            script.listen_here(children.ledger.note)
+            engine.listen_here(children.ledger.note)
             return
-        script.listen_in_children(children.ledger.note)
-        script.listen_to_loaders(children.serve_data)
-        watch.presence.world_size = script.world_size
-        follower = script.follow(watch)
+        engine.listen_to_children(children.ledger.note, children.serve_data)
+        watch.presence.world_size = engine.world_size
+        follower = engine.follow(watch)
         answerer.begin()
 
     def fail(error: BaseException) -> None:
@@ -210,7 +211,8 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     atexit.register(finish)
     name_warnings()
     children.start()
-    when_imported("torch", follow)
+    for framework in FRAMEWORKS:
+        when_imported(framework.module, partial(follow, framework))
     program.execute(on_error=fail)
     return 0
 

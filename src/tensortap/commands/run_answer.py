@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tensortap.analyze.findings import Finding, Report
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
+from tensortap.frameworks import FRAMEWORKS
 
 __all__ = ["Answerer", "name_warnings"]
 
@@ -228,11 +229,12 @@ class Answerer:
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
         if not seen.runs:
+            used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)
             why = (
-                "it used no PyTorch. If it starts the program that does, write `tensortap run` before that one"
-                if "torch" not in sys.modules
-                else "it called no module and made no optimizer. Put hooks around your loop with tt.torch.monitor, "
-                "or make the step a session (docs/torch.md)"
+                f"it used no {' or '.join(each.title for each in FRAMEWORKS)}. If it starts the program that does, "
+                "write `tensortap run` before that one"
+                if used is None
+                else used.loop_advice
             )
             if self._unwatched:
                 instead = filter(None, unwatched.advice(self._words, self._unwatched))

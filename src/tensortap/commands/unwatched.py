@@ -7,15 +7,18 @@ import shlex
 from collections.abc import Sequence
 
 from tensortap.analyze.coverage import Coverage
+from tensortap.frameworks import ANY_FRAMEWORK, FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
 
 __all__ = ["advice", "sentence", "summary"]
 
+_LAUNCHERS = {name: command for each in FRAMEWORKS for name, command in each.launchers.items()}
+
 _DOES = {
     "trained": "trains",
     "model": "uses a model",
-    "loaded": "uses torch",
-    "maybe": "may use torch",
+    "loaded": f"uses {ANY_FRAMEWORK}",
+    "maybe": f"may use {ANY_FRAMEWORK}",
 }
 
 
@@ -55,23 +58,20 @@ def advice(program: Sequence[str], children: Sequence[UnwatchedChild]) -> tuple[
     if started is None:
         if len(children) == 1:
             return "train in the program's own process", ""
-        return "start them from outside the program:", _torchrun(len(children), program)
+        return "start them from outside the program:", _started_as_ranks(len(children), program)
     if _path(started) == _path(program):  # the program starts itself again, once for every other rank
-        return "", _torchrun(len(children) + 1, program)
+        return "", _started_as_ranks(len(children) + 1, program)
     behind = list(program[-len(started) :])
     before = list(program[: -len(started)])
     if behind == started and before:  # a launcher
         launcher = before[1:] if before[0] == "-m" else [os.path.basename(before[0]), *before[1:]]
-        if launcher[0] in ("torch.distributed.run", "torch.distributed.launch"):
-            launcher[0] = "torchrun"
-        elif launcher[0] == "accelerate.commands.launch":
-            launcher[:1] = ["accelerate", "launch"]
+        launcher[:1] = _LAUNCHERS.get(launcher[0], launcher[0]).split()
         return "", shlex.join([*launcher, "-m", "tensortap", "run", *started])
     return "where the program starts it:", f"python -m tensortap run {shlex.join(started)}"
 
 
-def _torchrun(ranks: int, program: Sequence[str]) -> str:
-    return f"torchrun --nproc-per-node {ranks} -m tensortap run {shlex.join(program)}"
+def _started_as_ranks(ranks: int, program: Sequence[str]) -> str:
+    return FRAMEWORKS[0].start_ranks.format(ranks=ranks, program=shlex.join(program))
 
 
 def _program_of(command: str) -> list[str]:

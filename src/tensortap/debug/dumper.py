@@ -15,6 +15,7 @@ from typing import Any
 
 from tensortap.debug.presence import Presence
 from tensortap.debug.root import claim_session_root
+from tensortap.engines.base import engine_session_of
 from tensortap.records import RunInfo
 from tensortap.sink import destinations
 from tensortap.sink.base import Sink, notices
@@ -240,8 +241,7 @@ def step_of(session: Any) -> int:
     >>> step_of(object())
     -1
     """
-    raw = getattr(session, "_raw", None)  # a monitored session has no public way to its engine session
-    step = getattr(raw() if callable(raw) else session, "global_step", None)
+    step = getattr(engine_session_of(session), "global_step", None)
     return step if isinstance(step, int) else -1
 
 

@@ -7,9 +7,10 @@ Everything above this file speaks to sessions only.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from tensortap.engines.graph import Graph
@@ -17,10 +18,13 @@ from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.records import Device
 
 __all__ = [
+    "Engine",
+    "Follower",
     "NonFinite",
     "Session",
     "StatefulSession",
     "default_session",
+    "engine_session_of",
     "get_default_session",
     "is_session",
     "why_no_session",
@@ -51,6 +55,10 @@ class Session(Protocol):
         """The graph as a `GraphDef` message."""
 
     @property
+    def global_step(self) -> int:
+        """Completed runs, plus the value counting started from."""
+
+    @property
     def sess_str(self) -> str:
         """Which runtime the session speaks to; empty for this process."""
 
@@ -73,6 +81,9 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Release everything; harmless when called again."""
+
+    def reopen(self) -> None:
+        """Accept runs again, as a monitored session wants when it recovers."""
 
     def as_default(self) -> AbstractContextManager[Any]:
         """Make this the default session of the thread, without closing it on exit."""
@@ -111,7 +122,8 @@ class StatefulSession(Protocol):
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
 
-    # A session may also have `non_finite_state() -> Iterable[NonFinite]`, which savers ask before they write.
+    def non_finite_state(self) -> Iterable[NonFinite]:
+        """The parts of the state that hold NaN or infinities, which savers ask for before they write."""
 
 
 class NonFinite(NamedTuple):
@@ -128,6 +140,53 @@ class NonFinite(NamedTuple):
     kind: Literal["parameter", "buffer", "optimizer state"]
     nan: bool
     trained: bool = True
+
+
+class Follower(Protocol):
+    """Follows a program that nobody changed, for `tensortap run`: finds its models and steps, makes runs of them."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The program is over, or about to end by an exception; what comes after is not watched."""
+
+
+class Engine(Protocol):
+    """What commands ask of an engine; see `tensortap.engines.registry`."""
+
+    def follow(self, watch: Any) -> Follower:
+        """Follow the program of this process from now on.
+
+        Args:
+            watch: a `tensortap.debug.script.watch.ScriptWatch`, which says what is wanted and hears what happens.
+        """
+
+    def listen_here(self, note: Callable[[str], None]) -> None:
+        """In a forked child, which is not watched: have `model` or `trained` noted once it does that."""
+
+    def listen_to_children(
+        self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]
+    ) -> None:
+        """The same in all children that this process forks from now on; and have the numbers of those told that only
+        load data."""
+
+    def world_size(self) -> int:
+        """How many ranks the job of this process has, as far as the framework knows."""
+
+    def builder(self) -> ModuleType | None:
+        """What builds the native part ahead of time (`SOURCE`, `find_built`, `ensure_built`, `library_path`,
+        `remove_all`); None if there is none."""
+
+    def train_once(self, root: str | Path) -> None:
+        """Train a small model for one step and record the health of everything in a new session directory."""
+
+
+def engine_session_of(session: Any) -> Any:
+    """The engine session behind a monitored session, None if that has none at the moment; others are their own.
+
+    >>> engine_session_of("a session")
+    'a session'
+    """
+    ask = getattr(type(session), "engine_session", None)
+    return session.engine_session() if callable(ask) else session
 
 
 _thread = threading.local()

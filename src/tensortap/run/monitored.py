@@ -43,7 +43,7 @@ class StepContext:
     @property
     def session(self) -> Any:
         """The raw engine session in use at this moment; running it calls no hooks."""
-        return self._owner._raw()
+        return self._owner.engine_session()
 
     def request_stop(self) -> None:
         """Leave the step function and the enclosing with-block, by raising `StopIteration`."""
@@ -96,7 +96,7 @@ class Monitored:
     @property
     def graph(self) -> Graph | None:
         """The graph the session runs; None once closed."""
-        raw = self._raw()
+        raw = self.engine_session()
         return None if raw is None else raw.graph
 
     def run(
@@ -182,7 +182,7 @@ class Monitored:
         chosen = {id(hook) for hook in wanted}
         return [hook for hook in self._hooks if id(hook) in chosen]
 
-    def _raw(self) -> Any:
+    def engine_session(self) -> Any:
         return None if self._live is None else self._live.raw
 
     # --- recovery ----------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class Monitored:
         live = self._live
         try:
             if error is not None:
-                tell_hooks_of_error(self._hooks, self._raw(), error)
+                tell_hooks_of_error(self._hooks, self.engine_session(), error)
             elif live is not None:
                 call_every_hook(((hook, (live.raw,)) for hook in self._hooks), "end")
             elif self._hooks:
@@ -382,7 +382,7 @@ class SingularMonitoredSession(Monitored):
 
     def raw_session(self) -> Any:
         """The engine session; None once closed."""
-        return self._raw()
+        return self.engine_session()
 
     def _recover_from(self, error: Exception) -> None:
         # The session stays as it is, so that the caller can look at it and close it.

@@ -26,6 +26,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from tensortap.frameworks import FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
 from tensortap.store.system import command_of, has_loaded, process_numbers, status_of
 
@@ -37,15 +38,14 @@ _EVIDENCE = ("", "forked", "model", "trained")
 _HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
-    "torch/_inductor/compile_worker",
+    *(helper for framework in FRAMEWORKS for helper in framework.helpers),
 )
-"""In command lines: processes of Python and PyTorch that serve others."""
+"""In command lines: processes of Python and of frameworks that serve others."""
 
-_LAUNCHERS = {
-    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "deepspeed"),
-}
-"""Programs, and modules behind `-m`, that import the framework only to start others."""
+_LAUNCHERS = {launcher for framework in FRAMEWORKS for launcher in framework.launchers}
+"""Programs, and modules behind `-m`, that import a framework only to start others."""
+
+_LIBRARIES = tuple(framework.library for framework in FRAMEWORKS)
 
 _OF_MULTIPROCESSING = ("multiprocessing.spawn", "--multiprocessing-fork")
 
@@ -92,13 +92,11 @@ class Children:
     """Looks after the descendants of this process.
 
     Args:
-        library: beginning of the file name of the library by which the framework is known.
         on_unwatched: called, in a thread of ours, with all unwatched children when there are more than before.
     """
 
-    def __init__(self, library: str, on_unwatched: Callable[[list[UnwatchedChild]], None]) -> None:
+    def __init__(self, on_unwatched: Callable[[list[UnwatchedChild]], None]) -> None:
         self.ledger = Ledger()
-        self._library = library
         self._on_unwatched = on_unwatched
         self._owner = os.getpid()
         self._command = command_of(self._owner)
@@ -177,7 +175,7 @@ class Children:
             if _is_watched(command):
                 self._watched.add(pid)
             elif not self._is_aside(pid, command):
-                if has_loaded(pid, self._library):
+                if any(has_loaded(pid, library) for library in _LIBRARIES):
                     self._found[pid] = self._loaded(pid, command)
                 else:
                     now = time.monotonic()

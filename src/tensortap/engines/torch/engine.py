@@ -1,0 +1,59 @@
+"""The PyTorch engine as commands see it: following programs, building its native part, trying itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tensortap.engines.base import Follower
+
+__all__ = ["ENGINE"]
+
+
+class TorchEngine:
+    """What the commands ask of PyTorch. Each part is imported by the first who needs it."""
+
+    def follow(self, watch: Any) -> Follower:
+        """Follow the program of this process from now on."""
+        from tensortap.engines.torch.script import follow
+
+        return follow(watch)
+
+    def listen_here(self, note: Callable[[str], None]) -> None:
+        """In a child that is not watched: note what it does."""
+        from tensortap.engines.torch.script import listen_here
+
+        listen_here(note)
+
+    def listen_to_children(
+        self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]
+    ) -> None:
+        """Hear what forked children do, and which processes load data."""
+        from tensortap.engines.torch.script import listen_in_children, listen_to_loaders
+
+        listen_in_children(note)
+        listen_to_loaders(serve_data)
+
+    def world_size(self) -> int:
+        """How many ranks the job of this process has."""
+        from tensortap.engines.torch.script import world_size
+
+        return world_size()
+
+    def builder(self) -> ModuleType:
+        """Builds the observer."""
+        from tensortap.engines.torch.native import build
+
+        return build
+
+    def train_once(self, root: str | Path) -> None:
+        """Record one step of a small model."""
+        from tensortap.engines.torch.trial import train_once
+
+        train_once(root)
+
+
+ENGINE = TorchEngine()
+"""It has no state."""
