@@ -112,6 +112,18 @@ def test_changes_of_a_program_are_known_to_the_run_that_begins_after_them(follow
     assert {"model/first/bias", "gradients/model/first/bias"} <= put
 
 
+def test_parameters_that_autograd_never_heard_of(following, caplog):
+    net = Net()
+    net.first.weight = nn.Parameter(torch.ones(4, 3), requires_grad=False)
+    optimizer = torch.optim.SGD([each for each in net.parameters() if each.requires_grad], lr=0.1)
+    with following:
+        for _ in range(3):
+            net(torch.ones(2, 3)).backward()
+            optimizer.step()
+    assert not caplog.records
+    assert {"net/first/weight", "net/first/addmm"} <= following.runs[-1]
+
+
 def test_hooks_stay_between_runs_and_are_gone_at_the_end(following):
     with following:
         model = Net()

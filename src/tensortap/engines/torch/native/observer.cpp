@@ -768,7 +768,11 @@ class Observer {
 
   static bool is_trained(const at::Tensor& tensor) { return tensor.requires_grad() && tensor.is_leaf(); }
 
-  static const void* hooks_of(const at::Tensor& tensor) { return torch::autograd::impl::post_acc_grad_hooks(tensor).get(); }
+  // One that was never trained, such as a frozen parameter, is unknown to autograd.
+  static const void* hooks_of(const at::Tensor& tensor) {
+    if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr) return nullptr;
+    return torch::autograd::impl::post_acc_grad_hooks(tensor).get();
+  }
 
   static void note_spec(Named& named, const at::Tensor& tensor) { place_of(tensor, &named.spec); }
 
