@@ -3,11 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensortap.run import creators, recovery, timer
 from tensortap.run.builtin import waiter
 from tensortap.run.summary import FileWriterCache
+from tests.engines import numpy_engine
 
 from .counter_session import CounterSession
 
@@ -54,9 +56,16 @@ def _torch_session(step: Callable[..., Any]) -> Any:
     return Session(torch_step)
 
 
-@pytest.fixture(params=["counter", "counter_old_step", "torch"])
+def _numpy_session(step: Callable[..., Any]) -> Any:
+    def numpy_step(x: Any = 1.0) -> dict[str, Any]:
+        return {key: np.asarray(value) for key, value in step(x).items()}
+
+    return numpy_engine.Session(numpy_step)
+
+
+@pytest.fixture(params=["counter", "counter_old_step", "torch", "numpy"])
 def make_session(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Any]:
     """Makes a session of a step over plain numbers, on each kind of engine."""
-    if request.param == "torch":
-        return _torch_session
+    if request.param in ("torch", "numpy"):
+        return _torch_session if request.param == "torch" else _numpy_session
     return lambda step: CounterSession(step, fetches_old_step=request.param == "counter_old_step")

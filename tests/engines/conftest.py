@@ -1,0 +1,77 @@
+"""One small training program, written for every engine; what it must show is the same."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.engines import numpy_engine
+
+
+def numpy_program(start=1.0):
+    """loss = mean(log(x @ weight)); the weight moves by a constant."""
+    matmul, log, mean = numpy_engine.op(np.matmul), numpy_engine.op(np.log), numpy_engine.op(np.mean)
+    weight = np.full((3, 2), start)
+
+    def step(x):
+        with numpy_engine.scope("model"):
+            hidden = matmul(x, weight)
+        loss = mean(log(hidden))
+        weight[...] = weight - 0.25
+        return {"loss": loss}
+
+    session = numpy_engine.Session(step, {"model/weight": weight})
+    return SimpleNamespace(
+        session=session,
+        step=step,
+        monitor=lambda hooks: numpy_engine.monitor({"model/weight": weight}, hooks),
+        hidden="model/matmul",
+        log="log",
+        x=np.ones((4, 3)),
+        array=np.asarray,
+    )
+
+
+def torch_program(start=1.0):
+    torch = pytest.importorskip("torch")
+    import tensortap as tt
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((3, 2), start, dtype=torch.float64))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    model = Model()
+
+    def step(x):
+        hidden = model(x)
+        loss = hidden.log().mean()
+        with torch.no_grad():
+            model.weight -= 0.25
+        return {"loss": loss}
+
+    return SimpleNamespace(
+        session=tt.torch.Session(step, modules={"model": model}),
+        step=step,
+        monitor=lambda hooks: tt.torch.monitor(model, hooks=hooks),
+        hidden="model/mm",
+        log="log",
+        x=torch.ones(4, 3, dtype=torch.float64),
+        array=torch.as_tensor,
+    )
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def make_program(request):
+    """Makes the program for an engine; `start` is what its weight is at first."""
+    return {"numpy": numpy_program, "torch": torch_program}[request.param]
+
+
+@pytest.fixture
+def program(make_program):
+    return make_program()
