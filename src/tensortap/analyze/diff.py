@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tensortap.analyze.facts import RunFacts, phase_of
 from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.ops import plain_name
+from tensortap.pill import BAD_NAMES, BAD_WORDS
 
 __all__ = ["Comparison", "Diff", "Tolerance", "diff_runs"]
 
@@ -242,7 +243,7 @@ def _calculable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _compare_healths(a: Health, b: Health, tolerance: Tolerance) -> tuple[bool, float, str]:
     if a.shape is not None and b.shape is not None and a.shape != b.shape:
         return False, math.inf, f"shape {list(a.shape)} and {list(b.shape)}"
-    for name, said in (("nan", "NaN"), ("neg_inf", "−inf"), ("pos_inf", "+inf")):
+    for name, said in zip(BAD_NAMES, BAD_WORDS, strict=True):
         if getattr(a, name) != getattr(b, name):
             return False, math.inf, f"{int(getattr(a, name))} and {int(getattr(b, name))} {said}"
     if not a.finite or not b.finite:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensortap.analyze.health import DTYPE_NAMES, Health
+from tensortap.analyze.health import Health
 from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
+from tensortap.dtypes import DTYPE_NAMES
+from tensortap.pill import HASH_OP, NAN_COUNT_OP, NEVER_BAD, PILL_BYTES, PILL_OP
 from tensortap.places import module_of, phase_of
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
 from tensortap.store.format import DamagedValueError
-from tensortap.store.health import NEVER_BAD
 from tensortap.store.layout import parse_run_name
 from tensortap.wire.graph_def import read_attribute
 
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunFacts", "facts_of_dump", "module_of", "node_of_proto", "phase_of"]
 
-_PILL, _NANS, _VALUE, _HASH = "DebugNumericSummary", "DebugNanCount", "DebugIdentity", "DebugHash"
+_PILL, _NANS, _VALUE, _HASH = PILL_OP, NAN_COUNT_OP, "DebugIdentity", HASH_OP
 _PLACES = "DebugIndices"
-_PILL_BYTES = 14 * 8
 _FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
 
@@ -279,7 +279,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     for stored in data:
         tensor = stored.tensor_name
         times.setdefault(tensor, stored.timestamp)
-        if stored.debug_op == _PILL and stored.inline is not None and len(stored.inline) >= _PILL_BYTES:
+        if stored.debug_op == _PILL and stored.inline is not None and len(stored.inline) >= PILL_BYTES:
             known = healths.get(tensor)
             # Of several executions the first bad one tells most, else the last.
             if not isinstance(known, Health) or not known.is_bad:
@@ -343,7 +343,7 @@ def _small_health(load: Callable[[], Any], debug_op: str) -> Health | None:
         return None
     if debug_op == _NANS:
         return Health.of_nan_count(int(value.reshape(-1)[0]))
-    return Health.of_pill(value.astype(np.float64).tobytes()) if value.nbytes >= _PILL_BYTES else None
+    return Health.of_pill(value.astype(np.float64).tobytes()) if value.nbytes >= PILL_BYTES else None
 
 
 def _info_of(dump: DebugDumpDir) -> RunInfo:

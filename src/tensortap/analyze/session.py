@@ -14,6 +14,7 @@ from tensortap.analyze.findings import Finding, Origin, Report, RunReport
 from tensortap.analyze.first_bad import Condition, maker_of, search
 from tensortap.analyze.growth import growth_of
 from tensortap.analyze.ops import COMMUNICATION
+from tensortap.pill import NAN_COUNT_OP, PILL_OP, bad_rows
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, RunRef, SessionDir
@@ -95,9 +96,7 @@ def search_session(
             "have shown is not known."
         )
     if first is None and not looked_at and not cleared and not counts.get("muted"):
-        looked_at = sum(
-            len(session.tensors(op)) for op in ("DebugNumericSummary", "DebugIdentity", "DebugNanCount")
-        )
+        looked_at = sum(len(session.tensors(op)) for op in (PILL_OP, "DebugIdentity", NAN_COUNT_OP))
     later = () if first is None or condition is not None else _bad_later(session, first)
     return Report(
         Path(session.root),
@@ -298,7 +297,7 @@ def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Orig
 def _bad_later(session: SessionDir, first: Finding) -> tuple[int, ...]:
     """Numbers of the later runs in which the same tensor was bad again."""
     history = session.history(first.tensor)
-    bad = (history["nan"] > 0) | (history["neg_inf"] > 0) | (history["pos_inf"] > 0)
+    bad = bad_rows(history)
     later = history["run"][bad & (history["task"] == first.rank) & (history["run"] > first.run)]
     return tuple(int(run) for run in later)
 
@@ -308,8 +307,8 @@ def _bad_since(session: SessionDir, first: Finding) -> int:
     history = session.history(first.tensor)
     history = history[(history["task"] == first.rank) & (history["run"] < first.run)]
     since = first.run
-    for row in history[::-1]:
-        if not (row["nan"] or row["neg_inf"] or row["pos_inf"]):
+    for run, bad in zip(history["run"][::-1].tolist(), bad_rows(history)[::-1].tolist(), strict=True):
+        if not bad:
             break
-        since = int(row["run"])
+        since = run
     return since

@@ -10,36 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.engines.graph import Graph
 
-__all__ = ["DTYPE_NUMBERS", "GraphEncoder", "graph_to_proto", "nodes_to_proto", "read_attribute"]
+__all__ = ["GraphEncoder", "graph_to_proto", "nodes_to_proto", "read_attribute"]
 
 _EXACT = "_exact_"
-
-# The numbers of the DataType enum in the field's messages.
-DTYPE_NUMBERS = {
-    "float32": 1,
-    "float64": 2,
-    "int32": 3,
-    "uint8": 4,
-    "int16": 5,
-    "int8": 6,
-    "string": 7,
-    "complex64": 8,
-    "int64": 9,
-    "bool": 10,
-    "bfloat16": 14,
-    "uint16": 17,
-    "complex128": 18,
-    "float16": 19,
-    "uint32": 22,
-    "uint64": 23,
-    "float8_e5m2": 24,
-    "float8_e4m3fn": 25,
-}
 
 
 def graph_to_proto(graph: Graph) -> Any:

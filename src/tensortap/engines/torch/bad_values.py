@@ -19,15 +19,14 @@ from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.sparse import publish_places
 from tensortap.engines.torch.values import spec_of, view_of
 from tensortap.ops.debug_ops import DebugIdentity
+from tensortap.pill import KIND_NAN
 from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.engines.torch.pills import Pills
     from tensortap.sink.publisher import Publisher
 
-__all__ = ["NAN", "NEGATIVE_INFINITY", "POSITIVE_INFINITY", "BadValues"]
-
-NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY = 1, 2, 4
+__all__ = ["BadValues"]
 
 _IDENTITY = DebugIdentity()
 
@@ -89,7 +88,7 @@ class BadValues:
         for slot in range(len(outputs)):
             # What was not summarised is as good or bad as what it was made of.
             found |= known.setdefault(node.tensor(slot), inherited)
-        made = found & NAN & ~inherited if inherited else found
+        made = found & KIND_NAN & ~inherited if inherited else found
         if made and self.wants(node, made):
             gone = set(written)
             kept = (None if id(tensor) in gone else readable(tensor) for tensor in tensors)
