@@ -410,6 +410,7 @@ def node_of_proto(message: Any) -> Node:
         )
         for number, shape in zip(dtypes, shapes, strict=False)
     ]
+    told = "_phase" in attributes
     return Node(
         message.name,
         message.op,
@@ -420,6 +421,10 @@ def node_of_proto(message: Any) -> Node:
         attributes=_Attributes(attributes),
         stack=tuple(frame for frame in map(_frame, frames) if frame is not None),
         forward=attributes["_forward"].s.decode() if "_forward" in attributes else None,
+        is_view=told and "_views" in attributes,
+        phase=attributes["_phase"].s.decode("utf-8", "replace") if told else "",
+        module=attributes["_module"].s.decode("utf-8", "replace") if "_module" in attributes else None,
+        writes=tuple(attributes["_writes"].list.i) if "_writes" in attributes else (),
     )
 
 

@@ -91,6 +91,14 @@ def _write_node(node: Node, message: Any) -> None:
         message.attr["_output_dtypes"].list.type.extend(DTYPE_NUMBERS.get(s.dtype, 0) for s in node.outputs)
     if node.forward is not None:
         message.attr["_forward"].s = node.forward.encode()
+    if node.phase:
+        message.attr["_phase"].s = node.phase.encode()
+        if node.module is not None:
+            message.attr["_module"].s = node.module.encode()
+        if node.is_view:
+            message.attr["_views"].i = 0  # the place of the input
+        if node.writes:
+            message.attr["_writes"].list.i.extend(node.writes)
     if node.source is not None:
         message.attr["_source"].list.s.extend(str(frame).encode() for frame in node.stack)
 

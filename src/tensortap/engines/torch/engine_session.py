@@ -75,10 +75,10 @@ class EngineSession:
         """How many times observing a run failed; the program was not affected."""
         self._result_keys: tuple[str, ...] | None = None
         self._graph.global_step = GLOBAL_STEP
-        step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),))
+        step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),), phase="parameter")
         variables = (
-            variable_node(name, tensor, device=devices.name_of(tensor.device))
-            for name, tensor in program.variables()
+            variable_node(name, tensor, device=devices.name_of(tensor.device), position=position)
+            for name, tensor, position in program.variables()
         )
         self._graph.record([step, *variables])
 
@@ -167,7 +167,7 @@ class EngineSession:
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Live state tensors by tensor name."""
-        return {f"{name}:0": tensor for name, tensor in self.program.variables()}
+        return {f"{name}:0": tensor for name, tensor, _ in self.program.variables()}
 
     # --- observing ---------------------------------------------------------------------------------
 
@@ -224,6 +224,7 @@ class EngineSession:
                                 seen.unrecorded,
                                 replace(
                                     self.circumstances,
+                                    engine="torch",
                                     number=watching.publisher.info.index,
                                     came_from=seen.came_from,
                                     gone=tuple(seen.gone),

@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 from tensortap.engines.torch.provenance import Survivors
-from tensortap.records import Node, tensor_name
+from tensortap.records import Node, Position, tensor_name
 
 __all__ = ["Entry", "NameTable"]
 
@@ -31,6 +31,7 @@ class Entry:
         "others",
         "others_changed",
         "others_vary",
+        "position",
         "shapes",
         "tensors",
     )
@@ -49,6 +50,8 @@ class Entry:
         self.others_vary = False
         self.tensors: list[str] = [tensor_name(name, 0)]
         self.node: Node | None = None
+        self.position: Position | None = None
+        """Where in the program it is executed; told once, by whoever gives the name."""
 
     def tensor(self, slot: int) -> str:
         """Name of an output, made once."""
