@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.case import Case
-from tensortap.analyze.causes import RULES
+from tensortap.analyze.causes import KINDS, RULES
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
 
-__all__ = ["explain"]
+__all__ = ["ALL_KINDS", "explain"]
+
+ALL_KINDS = KINDS | {"filter", "input-not-recorded", "no-graph", "only-nan-counted", UNEXPLAINED.kind}
+"""Every kind of cause: those of rules, and what is said if none has recognised a case."""
 
 
 def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
