@@ -16,7 +16,8 @@ STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 kernel = Extension(
     "tensortap.ops._kernel",
     sources=[f"native/{name}.c" for name in ("avx2", "layout", "module", "portable", "summary")],
-    depends=["native/convert.inc", "native/summary.h"],
+    include_dirs=["src/tensortap"],
+    depends=["native/convert.inc", "native/summary.h", "src/tensortap/pill.h"],
     define_macros=[("Py_LIMITED_API", "0x030B0000")] if STABLE_ABI else [],
     py_limited_api=STABLE_ABI,
     # Never -ffast-math, which assumes that there is no NaN. Without contraction the same source gives the

@@ -8,16 +8,15 @@
 #include <math.h>
 #include <string.h>
 
+#include "pill.h"
 #include "summary.h"
 
 #ifdef HAVE_AVX2
 #include <cpuid.h>
 #endif
 
-#define HEADER 14
-
 static const Isa *active = &isa_portable;
-static double numbers[MAX_DTYPES]; /* slot 12 of the summary, by dtype code */
+static double numbers[MAX_DTYPES]; /* of the DataType enum, by dtype code */
 
 static int cpu_has_avx2(void) {
 #ifdef HAVE_AVX2
@@ -114,23 +113,23 @@ static PyObject *deliver(const double *row, int slots, PyObject *out) {
 static int fill_row(Layout *l, int dtype, double lower, double upper, double *row) {
     Summary s = {.min = INFINITY, .max = -INFINITY, .mean = NAN, .variance = NAN};
     int rank = l->rank, initialised = !is_uninitialised(l);
-    for (int i = 0; i < rank; i++) row[HEADER + i] = (double)l->size[i]; /* summarising joins dimensions */
+    for (int i = 0; i < rank; i++) row[PILL_SIZE + i] = (double)l->size[i]; /* summarising joins dimensions */
     if (initialised) summarise(active, dtype, l, lower, upper, &s);
-    row[0] = initialised;
-    row[1] = s.elements;
-    row[2] = s.nan;
-    row[3] = s.low;
-    row[4] = s.negative;
-    row[5] = s.zero;
-    row[6] = s.positive;
-    row[7] = s.high;
-    row[8] = s.min;
-    row[9] = s.max;
-    row[10] = s.mean;
-    row[11] = s.variance;
-    row[12] = numbers[dtype];
-    row[13] = rank;
-    return HEADER + rank;
+    row[PILL_INITIALIZED] = initialised;
+    row[PILL_ELEMENTS] = s.elements;
+    row[PILL_NAN] = s.nan;
+    row[PILL_NEG_INF] = s.low;
+    row[PILL_NEGATIVE] = s.negative;
+    row[PILL_ZERO] = s.zero;
+    row[PILL_POSITIVE] = s.positive;
+    row[PILL_POS_INF] = s.high;
+    row[PILL_MIN] = s.min;
+    row[PILL_MAX] = s.max;
+    row[PILL_MEAN] = s.mean;
+    row[PILL_VARIANCE] = s.variance;
+    row[PILL_DTYPE] = numbers[dtype];
+    row[PILL_RANK] = rank;
+    return PILL_SIZE + rank;
 }
 
 /* For callers that are not Python: the same with plain C arguments. They have checked dtype and rank. */
@@ -155,7 +154,7 @@ static PyObject *py_summary_address(PyObject *module, PyObject *none) {
 static PyObject *py_summary(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
     Layout layout;
-    double row[HEADER + MAX_RANK];
+    double row[PILL_SIZE + MAX_RANK];
     int dtype;
     if (nargs != 7) {
         PyErr_Format(PyExc_TypeError, "summary takes 7 arguments, got %zd", nargs);

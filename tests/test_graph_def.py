@@ -11,7 +11,8 @@ from torch import nn
 
 import tensortap as tt
 from tensortap.analyze.facts import node_of_proto
-from tensortap.wire.graph_def import DTYPE_NUMBERS, nodes_to_proto
+from tensortap.dtypes import DTYPE_NUMBERS
+from tensortap.wire.graph_def import nodes_to_proto
 
 
 def trained_session():

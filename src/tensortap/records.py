@@ -31,6 +31,7 @@ __all__ = [
     "Frame",
     "KeyTable",
     "Node",
+    "Position",
     "Record",
     "RecordBatch",
     "RecordKey",
@@ -90,6 +91,13 @@ class TensorSpec:
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
+class Position(NamedTuple):
+    """Where in a program something is executed: see the attributes of the same names in `Node`."""
+
+    phase: str
+    module: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One executed operation.
@@ -107,7 +115,12 @@ class Node:
         attributes: the arguments that are not tensors, by argument name.
         stack: the user's source lines, outermost first; for gradients those of the forward node.
         forward: for a gradient node, the name of the forward node it belongs to.
-        is_view: the outputs share memory with an input, so they are not new values.
+        is_view: the outputs share memory with the first input, so they are not new values.
+        phase: where in a step it belongs: `forward`, `backward`, `optimizer`; `input` or `parameter` for what was there
+            before the step, except the state of an optimizer. Empty if nobody has told (see `tensortap.places`).
+        module: the path of the module it was executed in, or whose gradient or parameter it works on.
+        writes: for every output, the place among the inputs of the one that it was written into, -1 if it has memory
+            of its own; empty for an operation that writes into nothing.
 
     >>> node = Node("model/fc/addmm", "aten::addmm", inputs=("model/fc/bias:0", "x:0"))
     >>> node.tensor(0)
@@ -124,6 +137,9 @@ class Node:
     stack: tuple[Frame, ...] = ()
     forward: str | None = None
     is_view: bool = False
+    phase: str = ""
+    module: str | None = None
+    writes: tuple[int, ...] = ()
 
     @property
     def source(self) -> Frame | None:
@@ -396,6 +412,7 @@ class Circumstances:
         trains: whether models were called to be trained; None if it is not known.
         learning_rates: of the optimizers there are, by name.
         counts_steps: whether there is an optimizer, and so a step to count.
+        engine: whose names the operations of the graph have, such as `torch`; empty if it is not known.
 
     >>> Circumstances(gone=("log:0",)).as_dict()
     {'gone': ['log:0']}
@@ -410,6 +427,7 @@ class Circumstances:
     trains: bool | None = None
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     counts_steps: bool = True
+    engine: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, without what is not known."""
@@ -418,6 +436,7 @@ class Circumstances:
             "gone": list(self.gone),
             "is_preparation": self.is_preparation,
             "learning_rates": dict(self.learning_rates),
+            "engine": self.engine,
         }
         known: dict[str, Any] = {name: value for name, value in facts.items() if value}
         if self.number >= 0:
@@ -441,6 +460,7 @@ class Circumstances:
             None if trains is None else bool(trains),
             {str(name): float(rate) for name, rate in facts.get("learning_rates", {}).items()},
             bool(facts.get("counts_steps", True)),
+            str(facts.get("engine", "")),
         )
 
 

@@ -149,6 +149,8 @@ def _frame(frame: Any) -> Frame:
 class NumpySession(EngineSession):
     """State is arrays by name, which the step changes in place."""
 
+    engine = "numpy"
+
     tensors = TENSORS
     state: dict[str, np.ndarray[Any, Any]]
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from tensortap.wire.graph_def import DTYPE_NUMBERS
+from tensortap.dtypes import DTYPE_NUMBERS
 
 
 def as_number(element):

@@ -117,6 +117,7 @@ def assert_alike(dispatch, native, pairs, may_differ):
                 op_type=theirs.op_type,
                 attributes=theirs.attributes,
                 is_view=theirs.is_view,
+                writes=theirs.writes,
                 inputs=() if theirs.op_type == "aten::zeros" else ours.inputs,  # need no tensor to be like
             )
             assert renamed(theirs, names) == alike

@@ -13,13 +13,14 @@ from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.operands import operand
-from tensortap.analyze.ops import VIEWS, group_size, is_over_lists, plain_name
-from tensortap.records import Node, split_tensor_name
+from tensortap.analyze.vocabulary import vocabulary_of
+from tensortap.analyze.vocabulary.canonical import LOADS, Operation
+from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
 
-__all__ = ["LARGEST", "VARIES", "Case", "element_text"]
+__all__ = ["LARGEST", "VARIES", "Case", "element_text", "group_size"]
 
 LARGEST = {
     "float16": 65504.0,
@@ -41,7 +42,9 @@ class Case:
     """One bad output and what it was made of, as rules see it.
 
     Attributes:
-        op: plain name of the operation.
+        operation: what the operation is.
+        op: its canonical name.
+        word: what it is called in sentences.
         arguments: names of the tensors it was given that matter for this output, in the order of the call.
         out: health of the output.
         inputs: health and status of the inputs, each tensor once.
@@ -50,26 +53,28 @@ class Case:
     def __init__(self, finding: Finding, facts: RunFacts | None) -> None:
         self.finding = finding
         self.node = finding.node
-        self.op = plain_name(self.node.op_type)
+        self._vocabulary = vocabulary_of(
+            self.node.op_type, "" if facts is None else facts.circumstances.engine
+        )
+        self.operation: Operation = self._vocabulary.operation(self.node.op_type)
+        self.op, self.word = self.operation.name, self.operation.word
         self.out = finding.health
         self.inputs = finding.inputs
         self._facts = facts
         self._by_name = {each.tensor: each for each in finding.inputs}
         self.arguments = list(self.node.inputs)
-        if is_over_lists(self.node.op_type):
+        if self.operation.is_over_lists:
             # One tensor of every list.
-            group = group_size(self.node)
+            group = group_size(self.node, self.operation)
             self.arguments = self.arguments[finding.slot % group :: group]
 
     @property
     def loaded(self) -> list[tuple[str, Health]]:
         """The inputs that are storages put under a tensor, as `torch.load` and workers of a data loader do it."""
-        types = {} if self._facts is None else self._facts.op_types
         return [
             (each.tensor, each.health)
             for each in self.inputs
-            if each.health is not None
-            and plain_name(types.get(split_tensor_name(each.tensor)[0], "")) == "set"
+            if each.health is not None and self._name_of_maker(each.tensor) == LOADS
         ]
 
     @property
@@ -89,14 +94,29 @@ class Case:
 
     @property
     def forward_op(self) -> str:
-        """For a gradient, the operation it is the gradient of."""
+        """For a gradient, the canonical name of the operation it is the gradient of; otherwise empty."""
+        forward = self._forward
+        return "" if forward is None else forward.name
+
+    @property
+    def forward_word(self) -> str:
+        """What that operation is called in sentences."""
+        forward = self._forward
+        return "" if forward is None else forward.word
+
+    @property
+    def _forward(self) -> Operation | None:
         if phase_of(self.node) != "backward":
-            return ""
-        if self.node.forward is not None:
-            label = self.node.forward.rpartition("/")[2]
-        else:
-            label = self.node.name.split("/")[-2] if "/" in self.node.name else ""
-        return plain_name(label.rstrip("0123456789").rstrip("_") if label[-1:].isdigit() else label)
+            return None
+        named = self.node.forward
+        known = None if named is None or self._facts is None else self._facts.nodes.get(named)
+        if known is not None:
+            return self._vocabulary.operation(known.op_type)
+        # It ran before this run: all there is of it is the name of the gradient's scope.
+        parts = named.split("/")[-1:] if named is not None else self.node.name.split("/")[-2:-1]
+        label = parts[0] if parts else ""
+        spelled = label.rstrip("0123456789").rstrip("_") if label[-1:].isdigit() else label
+        return self._vocabulary.operation(spelled)
 
     @property
     def forward_input(self) -> tuple[str, Health] | None:
@@ -124,7 +144,7 @@ class Case:
         if self._facts is None:
             return None
         for node, _ in self._facts.consumers(self.finding.tensor):
-            if plain_name(node.op_type) not in VIEWS:
+            if not self._facts.is_view(node):
                 frame = node.source
                 return (
                     node.name
@@ -134,31 +154,37 @@ class Case:
         return None
 
     def maker_of(self, tensor: str) -> str:
-        """Op type of the node that made a tensor, seen through views."""
+        """Canonical name of the operation that made a tensor, seen through views."""
         for _ in range(100):
             node = None if self._facts is None else self._facts.node_of(tensor)
-            if node is None:
+            if self._facts is None or node is None:
                 return ""
-            if plain_name(node.op_type) not in VIEWS or not node.inputs:
-                return node.op_type
+            if not self._facts.is_view(node) or not node.inputs:
+                return self._facts.operation(node).name
             tensor = node.inputs[0]
         return ""
+
+    def _name_of_maker(self, tensor: str) -> str:
+        node = None if self._facts is None else self._facts.node_of(tensor)
+        return "" if self._facts is None or node is None else self._facts.operation(node).name
 
     def comes_of(self, tensor: str, op: str, through: frozenset[str]) -> bool:
         """Whether a tensor was made of the output of an operation by nothing but these others, and views."""
         for _ in range(20):
             node = None if self._facts is None else self._facts.node_of(tensor)
-            name = "" if node is None else plain_name(node.op_type)
+            if self._facts is None or node is None:
+                return False
+            name = self._facts.operation(node).name
             if name == op:
                 return True
-            if node is None or not node.inputs or (name not in through and name not in VIEWS):
+            if not node.inputs or (name not in through and not self._facts.is_view(node)):
                 return False
             tensor = node.inputs[0]
         return False
 
     def named(self, place: int) -> str:
         """An input as the program's own line calls it, if that is plain to see, and its name in the graph."""
-        said = operand(self.finding.source_text, self.op, place)
+        said = operand(self.finding.source_text, self.word, place, self._vocabulary.modules)
         return self.arguments[place] if said is None else f"`{said}` ({self.arguments[place]})"
 
     def input(self, place: int) -> InputHealth | None:
@@ -170,6 +196,18 @@ class Case:
         found = self.input(place)
         return None if found is None or found.health is None or not found.health.was_read else found.health
 
+    def part(self, part: str) -> Health | None:
+        """Health of the input that plays a part in the operation; the first, if it has no such part."""
+        return self.health(self.operation.place_of(part))
+
+    def name_of(self, part: str) -> str:
+        """The tensor that plays a part in the operation."""
+        return self.arguments[self.operation.place_of(part)]
+
+    def api(self, function: str) -> str:
+        """What a user of the framework calls a function that advice speaks of."""
+        return self._vocabulary.api.get(function, function.replace("_", " "))
+
     def output(self, slot: int) -> Health | None:
         """Health of another output of the same node, None if unknown."""
         return None if self._facts is None else self._facts.health(self.node.tensor(slot))
@@ -180,17 +218,17 @@ class Case:
         healths = [self.health(place) for place in range(len(self.arguments))]
         return [each for each in healths if each is not None and each.finite]
 
-    def number(self, *names: str) -> float | None:
-        """An argument that is a number."""
-        for name in names:
+    def number(self, part: str) -> float | None:
+        """The argument that plays a part, if it is a number."""
+        for name in self.operation.numbers.get(part, ()):
             value = self.node.attributes.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 return float(value)
         return None
 
-    def varies(self, *names: str) -> bool:
-        """Whether an argument is a number that differs from run to run, so that only the last is known."""
-        return any(self.node.attributes.get(name) == VARIES for name in names)
+    def varies(self, part: str) -> bool:
+        """Whether the argument that plays a part is a number that differs from run to run: only the last is known."""
+        return any(self.node.attributes.get(name) == VARIES for name in self.operation.numbers.get(part, ()))
 
     @property
     def largest(self) -> float:
@@ -281,6 +319,15 @@ class Case:
         ]
         behind = f", where {' and '.join(parts)}" if parts else ""
         return self.element_sentence(index, value, behind)
+
+
+def group_size(node: Node, operation: Operation) -> int:
+    """How many tensors one list of an operation over lists holds."""
+    for name in operation.numbers.get("list_length", ()):
+        size = node.attributes.get(name)
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+            return size
+    return max(len(node.outputs), 1)
 
 
 def element_text(value: Any) -> str:

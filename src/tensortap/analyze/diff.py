@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tensortap.analyze.facts import RunFacts, phase_of
 from tensortap.analyze.health import Health, number_text
-from tensortap.analyze.ops import plain_name
+from tensortap.pill import BAD_NAMES, BAD_WORDS
 
 __all__ = ["Comparison", "Diff", "Tolerance", "diff_runs"]
 
@@ -164,7 +164,7 @@ def _matched(left: RunFacts, right: RunFacts) -> tuple[list[tuple[str, str]], li
 
 def _op(facts: RunFacts, tensor: str) -> str:
     node = facts.node_of(tensor)
-    return "" if node is None else plain_name(node.op_type)
+    return "" if node is None else facts.operation(node).word
 
 
 def _kind(facts: RunFacts, tensor: str) -> tuple[str, str, tuple[int | None, ...]]:
@@ -172,7 +172,7 @@ def _kind(facts: RunFacts, tensor: str) -> tuple[str, str, tuple[int | None, ...
     node, spec = facts.node_of(tensor), facts.spec(tensor)
     if node is None:
         return tensor, "", ()
-    return plain_name(node.op_type), phase_of(node), () if spec is None else spec.shape
+    return facts.operation(node).word, phase_of(node), () if spec is None else spec.shape
 
 
 def _compare(
@@ -242,7 +242,7 @@ def _calculable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _compare_healths(a: Health, b: Health, tolerance: Tolerance) -> tuple[bool, float, str]:
     if a.shape is not None and b.shape is not None and a.shape != b.shape:
         return False, math.inf, f"shape {list(a.shape)} and {list(b.shape)}"
-    for name, said in (("nan", "NaN"), ("neg_inf", "−inf"), ("pos_inf", "+inf")):
+    for name, said in zip(BAD_NAMES, BAD_WORDS, strict=True):
         if getattr(a, name) != getattr(b, name):
             return False, math.inf, f"{int(getattr(a, name))} and {int(getattr(b, name))} {said}"
     if not a.finite or not b.finite:

@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.case import Case
-from tensortap.analyze.causes import RULES
+from tensortap.analyze.causes import KINDS, RULES
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
 
-__all__ = ["explain"]
+__all__ = ["ALL_KINDS", "explain"]
+
+ALL_KINDS = KINDS | {"filter", "input-not-recorded", "no-graph", "only-nan-counted", UNEXPLAINED.kind}
+"""Every kind of cause: those of rules, and what is said if none has recognised a case."""
 
 
 def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
@@ -34,9 +37,9 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
     for entry in RULES:
         if entry.ops and case.op not in entry.ops:
             continue
-        cause = entry.rule(case)
+        cause = entry.tell(case)
         if cause is not None:
-            return _with_element(cause, case, entry.elementwise)
+            return _with_element(cause, case, entry.is_elementwise)
     return _with_element(_unrecognised(case), case, False)
 
 
@@ -68,7 +71,7 @@ def _unrecognised(case: Case) -> Cause:
         seen = "looked at" if is_unread else "recorded"
         return Cause(
             "input-not-recorded",
-            f"The cause is not certain: of what {case.op} was given, {names} was not {seen}, so the bad value may "
+            f"The cause is not certain: of what {case.word} was given, {names} was not {seen}, so the bad value may "
             "have come with it.",
             advice="" if is_unread else "Watch everything, or at least the inputs of this node.",
         )

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensortap.analyze.health import DTYPE_NAMES, Health
-from tensortap.analyze.ops import PARTIAL_VIEWS, SOURCES, VIEWS, is_in_place, plain_name
-from tensortap.places import module_of, phase_of
+from tensortap.analyze.health import Health
+from tensortap.analyze.vocabulary import operation_of, vocabulary_of
+from tensortap.analyze.vocabulary.canonical import Operation
+from tensortap.dtypes import DTYPE_NAMES
+from tensortap.pill import HASH_OP, NAN_COUNT_OP, NEVER_BAD, PILL_BYTES, PILL_OP
+from tensortap.places import SOURCES, is_variable, module_of, parameter_of_gradient, phase_of
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
 from tensortap.store.format import DamagedValueError
-from tensortap.store.health import NEVER_BAD
 from tensortap.store.layout import parse_run_name
 from tensortap.wire.graph_def import read_attribute
 
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunFacts", "facts_of_dump", "module_of", "node_of_proto", "phase_of"]
 
-_PILL, _NANS, _VALUE, _HASH = "DebugNumericSummary", "DebugNanCount", "DebugIdentity", "DebugHash"
+_PILL, _NANS, _VALUE, _HASH = PILL_OP, NAN_COUNT_OP, "DebugIdentity", HASH_OP
 _PLACES = "DebugIndices"
-_PILL_BYTES = 14 * 8
 _FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
 
@@ -128,11 +129,10 @@ class RunFacts:
             if found is not None or node is None or not node.inputs or tensor in passed:
                 self._behind[tensor] = (found, tensor if found is not None else None, False)
                 break
-            name = plain_name(node.op_type)
-            if name not in VIEWS:
+            if not self.is_view(node):
                 self._behind[tensor] = (None, None, False)
                 break
-            walked.append((tensor, name in PARTIAL_VIEWS))
+            walked.append((tensor, self.is_partial_view(node)))
             passed.add(tensor)
             tensor = node.inputs[0]
         health, whole, part = self._behind[tensor]
@@ -222,8 +222,7 @@ class RunFacts:
             passed.add(before)
             node_name = split_tensor_name(before)[0]
             if self.op_types.get(node_name, "") in SOURCES:
-                is_variable = self.op_types[node_name].startswith("Var")
-                self._variables[before] = node_name if is_variable else None
+                self._variables[before] = node_name if is_variable(self.op_types[node_name]) else None
                 break
             before = self._written_tensor(before, was_written=True)
         variable = None if before is None else self._variables.get(before)
@@ -234,27 +233,82 @@ class RunFacts:
     def _written_tensor(self, tensor: str, was_written: bool) -> str | None:
         """What an operation in place has written to by making a tensor; None if it is no such operation."""
         node_name, slot = split_tensor_name(tensor)
-        # The op type first: most tensors are not written in place, and a node takes a while to make.
+        # What costs little first: most tensors are not written in place, and a node takes a while to make.
         op_type = self.op_types.get(node_name, "")
         place = slot or 0
         if op_type in SOURCES:
             return None
-        if was_written and plain_name(op_type) in VIEWS and op_type != "AccumulateGrad":
-            place = 0
-        elif not is_in_place(op_type) and not (plain_name(op_type) in _HIDDEN_WRITES and place in (3, 4)):
+        if op_type == "AccumulateGrad" or not (was_written or self._may_write(node_name, op_type)):
             return None
-        inputs = self.nodes[node_name].inputs
-        return inputs[place] if place < len(inputs) else None
+        node = self.nodes.get(node_name)
+        if node is None:
+            return None
+        place = 0 if was_written and self.is_view(node) else self._place_written(node, place)
+        return node.inputs[place] if 0 <= place < len(node.inputs) else None
+
+    def _may_write(self, name: str, op_type: str) -> bool:
+        if not isinstance(self.nodes, _LazyNodes):
+            return True
+        told = self.nodes.writes(name)
+        operation = operation_of(op_type, self.circumstances.engine)
+        return operation.is_in_place or bool(operation.hidden_writes) if told is None else told
+
+    # --- what nodes are ----------------------------------------------------------------------------
+
+    def operation(self, node: Node) -> Operation:
+        """What the operation of a node is."""
+        return operation_of(node.op_type, self.circumstances.engine)
+
+    def is_view(self, node: Node) -> bool:
+        """Whether the outputs of a node show elements of its first input."""
+        return self.operation(node).is_view or (node.is_view and bool(node.inputs))
+
+    def is_partial_view(self, node: Node) -> bool:
+        """Whether they show only some of them, or may: so it is with views that no vocabulary has."""
+        operation = self.operation(node)
+        return operation.is_partial_view or not operation.is_view
+
+    def is_in_place(self, node: Node) -> bool:
+        """Whether the first output of a node was written into an input."""
+        return self._place_written(node, 0) >= 0
+
+    def forgets(self, node: Node) -> int:
+        """The place of the input whose values a node overwrites without looking at them; -1 if there is none."""
+        place = self._place_written(node, 0)
+        if place < 0:
+            return -1
+        vocabulary = vocabulary_of(node.op_type, self.circumstances.engine)
+        is_forgotten = self.operation(node).overwrites or vocabulary.fills_an_argument(node.attributes)
+        return place if is_forgotten else -1
+
+    def _place_written(self, node: Node, slot: int) -> int:
+        if node.phase:
+            return node.writes[slot] if slot < len(node.writes) else -1
+        # A graph from before engines told: the name of the operation says it.
+        operation = self.operation(node)
+        return slot if operation.is_in_place or slot in operation.hidden_writes else -1
+
+    def phase(self, name: str) -> str:
+        """The phase of a node, empty if the graph does not have it."""
+        if isinstance(self.nodes, _LazyNodes):
+            return self.nodes.phase(name)
+        node = self.nodes.get(name)
+        return "" if node is None else phase_of(node)
+
+    @functools.cached_property
+    def gradients(self) -> dict[str, str]:
+        """The nodes of complete gradients, by the parameter they belong to; of several, the first."""
+        found: dict[str, str] = {}
+        for name, op_type in self.op_types.items():
+            if op_type == "AccumulateGrad":
+                found.setdefault(parameter_of_gradient(self.nodes[name]), name)
+        return found
 
     def __iter__(self) -> Iterator[tuple[str, Health]]:
         for tensor in self.tensors:
             health = self.health(tensor)
             if health is not None:
                 yield tensor, health
-
-
-_HIDDEN_WRITES = frozenset(["native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"])
-"""Operations that update running statistics: inputs and outputs 3 and 4."""
 
 
 def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
@@ -279,7 +333,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     for stored in data:
         tensor = stored.tensor_name
         times.setdefault(tensor, stored.timestamp)
-        if stored.debug_op == _PILL and stored.inline is not None and len(stored.inline) >= _PILL_BYTES:
+        if stored.debug_op == _PILL and stored.inline is not None and len(stored.inline) >= PILL_BYTES:
             known = healths.get(tensor)
             # Of several executions the first bad one tells most, else the last.
             if not isinstance(known, Health) or not known.is_bad:
@@ -343,7 +397,7 @@ def _small_health(load: Callable[[], Any], debug_op: str) -> Health | None:
         return None
     if debug_op == _NANS:
         return Health.of_nan_count(int(value.reshape(-1)[0]))
-    return Health.of_pill(value.astype(np.float64).tobytes()) if value.nbytes >= _PILL_BYTES else None
+    return Health.of_pill(value.astype(np.float64).tobytes()) if value.nbytes >= PILL_BYTES else None
 
 
 def _info_of(dump: DebugDumpDir) -> RunInfo:
@@ -383,6 +437,18 @@ class _LazyNodes(Mapping[str, Node]):
         """Tensors a node takes."""
         return _tensor_names(self._messages[name].input)
 
+    def writes(self, name: str) -> bool | None:
+        """Whether a node writes into inputs; None if that is not told."""
+        attributes = self._messages[name].attr if name in self._messages else {}
+        return "_writes" in attributes if "_phase" in attributes else None
+
+    def phase(self, name: str) -> str:
+        """The phase of a node, which need not be made for it; empty if it is not there."""
+        message = self._messages.get(name)
+        if message is None:
+            return ""
+        return message.attr["_phase"].s.decode() if "_phase" in message.attr else phase_of(self[name])
+
     def op_types(self) -> dict[str, str]:
         """Op types of all nodes."""
         return {name: message.op for name, message in self._messages.items()}
@@ -410,6 +476,7 @@ def node_of_proto(message: Any) -> Node:
         )
         for number, shape in zip(dtypes, shapes, strict=False)
     ]
+    told = "_phase" in attributes
     return Node(
         message.name,
         message.op,
@@ -420,6 +487,10 @@ def node_of_proto(message: Any) -> Node:
         attributes=_Attributes(attributes),
         stack=tuple(frame for frame in map(_frame, frames) if frame is not None),
         forward=attributes["_forward"].s.decode() if "_forward" in attributes else None,
+        is_view=told and "_views" in attributes,
+        phase=attributes["_phase"].s.decode("utf-8", "replace") if told else "",
+        module=attributes["_module"].s.decode("utf-8", "replace") if "_module" in attributes else None,
+        writes=tuple(attributes["_writes"].list.i) if "_writes" in attributes else (),
     )
 
 

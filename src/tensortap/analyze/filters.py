@@ -7,26 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tensortap.errors import UsageError
+from tensortap.pill import PILL_COLUMNS
 
 if TYPE_CHECKING:
     from tensortap.analyze.health import Health
 
 __all__ = ["PILL_NAMES", "condition_of"]
 
-_NUMBERS = (
-    "elements",
-    "nan",
-    "neg_inf",
-    "negative",
-    "zero",
-    "positive",
-    "pos_inf",
-    "min",
-    "max",
-    "mean",
-    "variance",
-    "rank",
-)
+_NUMBERS = tuple(name for name in PILL_COLUMNS if name not in ("initialized", "dtype"))
 PILL_NAMES = (*_NUMBERS, "std", "magnitude", "inf")
 """Names a condition may use: the columns of a pill; std, magnitude (the largest absolute value), inf (of any sign)."""
 

@@ -19,30 +19,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tensortap.analyze.case import VARIES
+from tensortap.analyze.case import VARIES, group_size
 from tensortap.analyze.explain import explain
 from tensortap.analyze.facts import RunFacts, module_of, phase_of
 from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
 from tensortap.analyze.health import Health, number_text
-from tensortap.analyze.ops import (
-    CASTS,
-    CHECKS,
-    COMMUNICATION,
-    COMPARISONS,
-    GARBAGE,
-    MASK_MAKERS,
-    PARTIAL_VIEWS,
-    SIGN_CHANGERS,
-    SOURCES,
-    UNWRITTEN,
-    VALUE_FREE,
-    VIEWS,
-    group_size,
-    is_in_place,
-    is_over_lists,
-    overwrites,
-    plain_name,
-)
+from tensortap.analyze.vocabulary import operation_of
+from tensortap.analyze.vocabulary.canonical import BEGINS_BACKWARD, LEAVES, UNSCALES, Operation
+from tensortap.places import SOURCES, parameter_of_gradient
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Condition", "first_bad", "maker_of", "search", "standing"]
@@ -58,7 +42,6 @@ LEFT = "left"
 """A use: the value left the program's tensors as a number."""
 
 _FLOATS = re.compile(r"float|complex|unknown|bf16")
-_UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
 
 
 def first_bad(
@@ -172,7 +155,7 @@ def _locals_first(facts: RunFacts, tensors: list[str]) -> list[str]:
 
     def is_received(tensor: str) -> bool:
         node = facts.node_of(tensor)
-        return node is not None and COMMUNICATION.search(node.op_type) is not None
+        return node is not None and facts.operation(node).communicates
 
     return sorted(tensors, key=is_received)
 
@@ -213,7 +196,7 @@ class _Judged:
         found: dict[str, None] = {}
         for tensor in self.bad:
             node, slot = self.facts.node_of(tensor), split_tensor_name(tensor)[1] or 0
-            if node is None or is_in_place(node.op_type) or plain_name(node.op_type) in VIEWS:
+            if node is None or self.facts.is_in_place(node) or self.facts.is_view(node):
                 continue
             for place in self.relevant(node, slot):
                 memory = self._memory_behind(node.inputs[place])
@@ -231,10 +214,9 @@ class _Judged:
         while tensor not in self._memories:
             self._memories[tensor] = None  # unless it turns out to be one; also ends a walk in a circle
             node = self.facts.node_of(tensor)
-            name = "" if node is None else plain_name(node.op_type)
-            if name in UNWRITTEN:
+            if node is not None and self.facts.operation(node).is_unwritten:
                 self._memories[tensor] = tensor
-            elif node is not None and name in VIEWS and node.inputs:
+            elif node is not None and self.facts.is_view(node) and node.inputs:
                 walked.append(tensor)
                 tensor = node.inputs[0]
         found = self._memories[tensor]
@@ -259,7 +241,7 @@ class _Judged:
         if not is_bad:
             return GOOD
         node = self.facts.node_of(tensor)
-        if node is not None and plain_name(node.op_type) in GARBAGE:
+        if node is not None and self.facts.operation(node).is_garbage:
             return GOOD
         if exclude is not None and exclude.search(split_tensor_name(tensor)[0]):
             return INTENDED
@@ -274,50 +256,54 @@ class _Judged:
 
     def _is_intended(self, node: Node, health: Health) -> bool:
         """Whether infinities, and no NaN, were put into a tensor on purpose or only carried on."""
-        name = plain_name(node.op_type)
+        operation = self.facts.operation(node)
         if node.op_type in SOURCES:
             # A mask holds zeros and −inf, or is a constant; weights and data have other numbers beside them.
-            if f"gradients/{node.name}" in self.facts.op_types:
+            if node.name in self.facts.gradients:
                 return False
             is_mask = not health.pos_inf and not health.negative and not health.positive
             # Nothing but infinities: the bound of what is not bounded, or where a search for the least begins.
             is_bound = health.infinities == health.elements
             limit = 1 if node.op_type == "Const" else health.elements
             return is_mask or (is_bound and node.op_type != "Placeholder" and health.elements <= limit)
-        if phase_of(node) == "optimizer" and is_in_place(node.op_type):
+        if phase_of(node) == "optimizer" and self.facts.is_in_place(node):
             return False
         if phase_of(node) == "backward":
-            return name in VIEWS and bool(node.inputs) and self.input_status(node, 0) == INTENDED
+            return self.facts.is_view(node) and bool(node.inputs) and self.input_status(node, 0) == INTENDED
         inherited = [self.input_status(node, place) for place in range(len(node.inputs))]
         if BAD in inherited or PARTLY in inherited:
             return False
         if INTENDED not in inherited:
-            if name in MASK_MAKERS:
-                return _makes_infinity(node)
-            return not is_in_place(node.op_type) and _has_infinite_constant(node)
-        if name in MASK_MAKERS or name in CASTS:
+            if operation.makes_masks:
+                return _makes_infinity(node, operation)
+            return not self.facts.is_in_place(node) and _has_infinite_constant(node)
+        if operation.makes_masks or operation.casts:
             return True
         given = [self.facts.health_behind(each) for each in node.inputs]
         most = max((each.elements for each in given if each is not None), default=0)
         if health.elements <= 1 < most:
             return False  # a sum or a maximum over masked elements is a result
         had_positive = any(each is not None and each.pos_inf for each in given)
-        return not health.pos_inf or had_positive or name in SIGN_CHANGERS
+        return not health.pos_inf or had_positive or operation.changes_sign
 
     # --- inputs ------------------------------------------------------------------------------------
 
     def relevant(self, node: Node, slot: int) -> list[int]:
         """Places of the inputs that the values of an output depend on."""
-        if plain_name(node.op_type) in VALUE_FREE:
+        operation = self.facts.operation(node)
+        if operation.is_value_free:
             return []
         places = list(range(len(node.inputs)))
         count = len(node.outputs)
-        if is_over_lists(node.op_type) and count > 1:
+        if operation.is_over_lists and count > 1:
             # Lists of tensors one after the other, worked on in parallel; what is left over is for all of them.
-            group = group_size(node)
+            group = group_size(node, operation)
             lists = len(places) // group * group
             places = [each for each in places if each >= lists or each % group == slot % group]
-        return places[1:] if overwrites(node.op_type) else places
+        forgotten = self.facts.forgets(node)
+        if forgotten < 0:
+            return places
+        return places[1:] if operation.is_over_lists else [each for each in places if each != forgotten]
 
     def input_status(self, node: Node, place: int) -> str:
         """What a node was given at one place."""
@@ -349,7 +335,7 @@ class _Judged:
         for view, node in reversed(views):
             if BAD in [self.verdicts.get(each, GOOD) for each in self._writers(node)]:
                 status = BAD
-            elif status == BAD and plain_name(node.op_type) in PARTIAL_VIEWS:
+            elif status == BAD and self.facts.is_partial_view(node):
                 status = PARTLY
             if self._is_judged:
                 # Verdicts change no more, so that no view needs to be looked through twice.
@@ -370,10 +356,9 @@ class _Judged:
         spec = self.facts.spec(tensor)
         if spec is not None and not _FLOATS.search(spec.dtype):
             return GOOD
-        name = plain_name(node.op_type)
-        if name in GARBAGE:
+        if self.facts.operation(node).is_garbage:
             return GOOD
-        return None if name in VIEWS and node.inputs else self._unrecorded
+        return None if self.facts.is_view(node) and node.inputs else self._unrecorded
 
     def _is_fresh_memory(self, tensor: str) -> bool:
         node = self.facts.node_of(tensor)
@@ -501,7 +486,9 @@ class _Judged:
         health = self.facts.health(tensor)
         if health is None or health.elements != 1:
             return False
-        return any(plain_name(node.op_type) == "ones_like" for node, _ in self.facts.consumers(tensor))
+        return any(
+            self.facts.operation(node).name == BEGINS_BACKWARD for node, _ in self.facts.consumers(tensor)
+        )
 
     @functools.cached_property
     def _trains(self) -> bool:
@@ -510,7 +497,7 @@ class _Judged:
 
     def _is_looked_at(self, tensor: str) -> bool:
         """Whether the program asked if a value is finite."""
-        return any(plain_name(node.op_type) in CHECKS for node, _ in self.facts.consumers(tensor))
+        return any(self.facts.operation(node).checks for node, _ in self.facts.consumers(tensor))
 
     def maker_of(self, tensor: str) -> str:
         """The first of the bad tensors that a bad tensor comes of."""
@@ -531,7 +518,9 @@ class _Judged:
     @functools.cached_property
     def _last_update(self) -> int:
         order = self.facts.order
-        return max((order[each] for each in order if each.startswith("optimizer/")), default=-1)
+        phase = self.facts.phase
+        updates = (order[each] for each in order if phase(split_tensor_name(each)[0]) == "optimizer")
+        return max(updates, default=-1)
 
     def _uses(self, tensor: str) -> set[str]:
         """What came of every use of a tensor's values, seen through views that were not recorded."""
@@ -574,24 +563,24 @@ class _Judged:
         uses: set[str] = set()
         views: dict[str, None] = {}
         for node, place in [*self.facts.consumers(tensor), *self._later_readers(tensor)]:
-            name = plain_name(node.op_type)
-            if overwrites(node.op_type) and place == 0:
+            operation = self.facts.operation(node)
+            if place >= 0 and place == self.facts.forgets(node):
                 uses.add(GOOD)  # whatever it held is forgotten
                 continue
-            if name in VALUE_FREE or self._only_looks(name, tensor):
+            if operation.is_value_free or self._only_looks(operation, tensor):
                 continue
             if not node.outputs:
                 # `item()`: the value has left the program, and what was done with it is not known.
-                if name == "local_scalar_dense":
+                if operation.name == LEAVES:
                     uses.add(LEFT)
                 continue
             outputs = [node.tensor(slot) for slot in range(len(node.outputs))]
-            if 1 < len(outputs) > place and is_over_lists(node.op_type):
+            if 1 < len(outputs) > place and operation.is_over_lists:
                 outputs = [outputs[place]]
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
                 uses.add(BAD if BAD in known else UNKNOWN if UNKNOWN in known else GOOD)
-            elif name in VIEWS:
+            elif self.facts.is_view(node):
                 views.update(dict.fromkeys(outputs))
             else:
                 statuses = {self._status(each) for each in outputs}
@@ -600,23 +589,23 @@ class _Judged:
 
     def _later_readers(self, tensor: str) -> list[tuple[Node, int]]:
         """What takes the memory that an operation has written to, by another name: `x` after `x[0] = y`."""
-        name = split_tensor_name(tensor)[0]
-        if not is_in_place(self.facts.op_types.get(name, "")):
+        node = self.facts.node_of(tensor)
+        if node is None or not self.facts.is_in_place(node):
             return []
         if self._readers is None:
             self._readers = {}
             for reader in self.facts.nodes.values():
                 for writer in reader.control_inputs:
                     self._readers.setdefault(writer, []).append((reader, -1))
-        return self._readers.get(name, [])
+        return self._readers.get(node.name, [])
 
-    def _only_looks(self, name: str, tensor: str) -> bool:
+    def _only_looks(self, operation: Operation, tensor: str) -> bool:
         """Whether an operation only looks at a value, as programs look at their loss: that is no use of it."""
-        if name in COMPARISONS:
+        if operation.compares:
             health = self.facts.health_behind(tensor)
             # Infinities among other numbers have their place in an order.
             return health is None or bool(health.nan) or health.elements == 1
-        return name in CHECKS
+        return operation.checks
 
     def _was_skipped(self, mattering: list[str]) -> bool:
         """Whether only gradients were bad, and a scaler, or the program itself, has kept them from the parameters."""
@@ -626,7 +615,8 @@ class _Judged:
             return False
         if any(self.facts.written_variable(tensor) is not None for tensor in mattering):
             return False
-        if any(op_type.endswith(_UNSCALE) for op_type in self.facts.op_types.values()):
+        engine = self.facts.circumstances.engine
+        if any(operation_of(each, engine).name == UNSCALES for each in set(self.facts.op_types.values())):
             return True
         tested = [each for each in self.bad if order[each] >= min(places) and self._is_tested(each)]
         return bool(tested) and all(map(self._went_on_after, tested))
@@ -657,7 +647,7 @@ class _Judged:
         node = self.facts.node_of(tensor)
         if node is None or self.facts.order.get(tensor, 0) < self.facts.order.get(first, 0):
             return False
-        if COMMUNICATION.search(node.op_type):
+        if self.facts.operation(node).communicates:
             return True
         # A number that had left the program came back: `losses[i] = loss.item()`.
         if self._has_bad_number(node):
@@ -677,9 +667,9 @@ class _Judged:
         return self._made_into
 
 
-def _makes_infinity(node: Node) -> bool:
+def _makes_infinity(node: Node, operation: Operation) -> bool:
     """Whether one of the constants a node was given is infinite; True if they are not known."""
-    constants = [key for key in ("value", "fill_value", "s") if key in node.attributes]
+    constants = [key for key in operation.numbers.get("fill", ()) if key in node.attributes]
     return _has_infinite_constant(node) or any(isinstance(node.attributes[key], str) for key in constants)
 
 
@@ -701,7 +691,7 @@ def _finding(judged: _Judged, tensor: str, consequences: Iterable[str] = ()) -> 
     inputs = judged.inputs_of(node, slot or 0)
     # What came from outside the step has no line of its own, but one that uses it first.
     source = node.source or next((user.source for user, _ in facts.consumers(tensor) if user.source), None)
-    variable = facts.written_variable(tensor) if node.name.startswith("optimizer/") else None
+    variable = facts.written_variable(tensor) if phase_of(node) == "optimizer" else None
     return Finding(
         run=facts.info.index,
         step=facts.info.global_step if facts.circumstances.counts_steps else -1,
@@ -749,20 +739,18 @@ def _reached(judged: _Judged, everything: tuple[str, ...]) -> tuple[str, ...]:
         if judged.is_loss(each):
             said.append(f"the loss ({each})")
             break
-    complete = {_leaf_of(facts, name) for name, kind in facts.op_types.items() if kind == "AccumulateGrad"}
-    gradients = {_leaf_of(facts, split_tensor_name(each)[0]) for each in everything} & complete
+    makers = map(facts.node_of, everything)
+    gradients = {
+        parameter_of_gradient(each)
+        for each in makers
+        if each is not None and each.op_type == "AccumulateGrad"
+    }
     if gradients:
-        said.append(f"{len(gradients)} of {len(complete)} gradients")
+        said.append(f"{len(gradients)} of {len(facts.gradients)} gradients")
     written = {facts.written_variable(each) for each in everything} - {None}
-    state = {each for each in written if each is not None and not each.startswith("optimizer/")}
-    parameters = {each for each in state if f"gradients/{each}" in complete}
+    state = {each for each in written if each is not None and facts.phase(each) != "optimizer"}
+    parameters = state & facts.gradients.keys()
     for kind, names in (("parameter", parameters), ("buffer", state - parameters)):
         if names:
             said.append(f"{len(names)} {kind}{'s' if len(names) > 1 else ''}")
     return tuple(said)
-
-
-def _leaf_of(facts: RunFacts, gradient: str) -> str:
-    """The name of a gradient without the number it has when gradients of several batches are added up."""
-    base, _, number = gradient.rpartition("_")
-    return base if number.isdecimal() and facts.op_types.get(base) == "AccumulateGrad" else gradient

@@ -14,7 +14,7 @@ import numpy as np
 from tensortap.analyze.facts import facts_of_dump
 from tensortap.analyze.findings import Finding
 from tensortap.analyze.health import number_text
-from tensortap.analyze.ops import SOURCES
+from tensortap.places import SOURCES, is_variable
 from tensortap.records import Node
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _series(session: SessionDir, finding: Finding, tensor: str, facts: RunFacts 
     if np.count_nonzero(known) < 2:
         return None
     node = None if facts is None else facts.node_of(tensor)
-    is_parameter = node is not None and node.op_type.startswith("Var")
+    is_parameter = node is not None and is_variable(node.op_type)
     return _Series(tensor, is_parameter, history["run"][known], sizes[known])
 
 
@@ -150,7 +150,9 @@ def _gradient_text(session: SessionDir, run: int, parameter: str) -> str:
         if reference.index != run:
             continue
         try:
-            health = facts_of_dump(reference.open(validate=False)).health(f"gradients/{parameter}:0")
+            facts = facts_of_dump(reference.open(validate=False))
+            gradient = facts.gradients.get(parameter)
+            health = None if gradient is None else facts.health(f"{gradient}:0")
         except (OSError, ValueError):
             continue
         if health is not None and health.finite and not health.is_bad:
@@ -189,7 +191,7 @@ def _candidates(finding: Finding, facts: RunFacts | None) -> list[str]:
             continue
         seen.add(tensor)
         if node.op_type in SOURCES:
-            if node.op_type.startswith("Var"):
+            if is_variable(node.op_type):
                 found.append(tensor)
         else:
             pending += node.inputs
@@ -202,16 +204,19 @@ def learning_rate(facts: RunFacts) -> float | None:
     if told:
         return told[0]
     for name in facts.nodes:
-        if name.startswith("optimizer/"):
-            rate = _rate(facts.nodes[name])
+        if facts.phase(name) == "optimizer":
+            rate = _rate(facts, facts.nodes[name])
             if rate is not None:
                 return rate
     return None
 
 
-def _rate(node: Node) -> float | None:
-    value = node.attributes.get("alpha") if node.op_type.endswith(("::add_", "::_foreach_add_")) else None
-    value = node.attributes.get("lr", value)
+def _rate(facts: RunFacts, node: Node) -> float | None:
+    operation = facts.operation(node)
+    names = operation.numbers.get("learning_rate", ())
+    if operation.name == "add" and facts.is_in_place(node):
+        names += operation.numbers.get("step", ())
+    value = next((node.attributes[name] for name in names if name in node.attributes), None)
     if isinstance(value, float) and value and "SGD" in node.name:
         return abs(value)
     return None

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensortap.analyze.numbers import summarize
+from tensortap.dtypes import DTYPE_NAMES, DTYPE_NUMBERS
+from tensortap.pill import COUNTS, ELEMENTS, NO_STATISTICS, PILL_SIZE, POS_INF, is_bad
 
-__all__ = ["DTYPE_NAMES", "NOT_LOOKED_AT", "Health", "number_text"]
+__all__ = ["NOT_LOOKED_AT", "Health", "number_text"]
 
 NOT_LOOKED_AT = "not looked at"
 """What is said of a tensor that was recorded without its elements being read: neither good nor bad."""
-
-_PILL = struct.Struct("<14d")
-DTYPE_NAMES = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    14: "bfloat16",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    22: "uint32",
-    23: "uint64",
-    24: "float8_e5m2",
-    25: "float8_e4m3fn",
-}
-"""Dtypes by their number in pills and graphs."""
-
-_DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items()}
 
 
 class Health(NamedTuple):
@@ -70,17 +46,15 @@ class Health(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     @classmethod
-    def of_pill(cls, pill: bytes) -> Health:
-        """From the bytes of a recorded pill."""
-        shape = np.frombuffer(pill, np.float64, offset=_PILL.size).astype(np.int64).tolist()
-        numbers: tuple[float, ...] = _PILL.unpack_from(pill)
-        return cls._make((*numbers, tuple(shape)))
+    def of_pill(cls, pill: Any) -> Health:
+        """From a recorded pill, or its bytes."""
+        numbers = np.frombuffer(pill, "<f8").tolist()
+        return cls._make((*numbers[:PILL_SIZE], tuple(map(int, numbers[PILL_SIZE:]))))
 
     @classmethod
     def of_nan_count(cls, count: int) -> Health:
         """From a recorded number of NaNs: all that is known is whether there are any."""
-        none = (math.inf, -math.inf, math.nan, math.nan)
-        return cls(1, count, count, 0, 0, 0, 0, 0, *none, 0, 0, None)
+        return cls(1, count, count, 0, 0, 0, 0, 0, *NO_STATISTICS, 0, 0, None)
 
     @classmethod
     def of_value(cls, value: Any) -> Health | None:
@@ -93,7 +67,7 @@ class Health(NamedTuple):
         if found is None:
             return None
         counts = (found.nan, found.neg_inf, found.negative, found.zero, found.positive, found.pos_inf)
-        statistics = (math.inf, -math.inf, math.nan, math.nan)
+        statistics = NO_STATISTICS
         if (
             found.min is not None
             and found.max is not None
@@ -101,7 +75,7 @@ class Health(NamedTuple):
             and found.std is not None
         ):
             statistics = (found.min, found.max, found.mean, found.std**2)
-        number = _DTYPE_NUMBERS.get(str(value.dtype), 0)
+        number = DTYPE_NUMBERS.get(str(value.dtype), 0)
         return cls(1, found.elements, *counts, *statistics, number, value.ndim, value.shape)
 
     def with_part(self, part: Health) -> Health:
@@ -112,7 +86,8 @@ class Health(NamedTuple):
         -1.0
         """
         counts = {
-            name: min(getattr(self, name) + getattr(part, name), self.elements) for name in self._fields[2:8]
+            name: min(getattr(self, name) + getattr(part, name), self.elements)
+            for name in self._fields[COUNTS]
         }
         if part.finite:
             counts |= {"min": min(self.min, part.min), "max": max(self.max, part.max)}
@@ -131,7 +106,7 @@ class Health(NamedTuple):
     @property
     def is_bad(self) -> bool:
         """Whether there is a NaN or an infinity."""
-        return bool(self.nan or self.neg_inf or self.pos_inf)
+        return is_bad(self)
 
     @property
     def infinities(self) -> int:
@@ -183,7 +158,7 @@ class Health(NamedTuple):
         """For JSON."""
         return {
             "status": "bad" if self.is_bad else "good" if self.was_read else NOT_LOOKED_AT,
-            **{name: int(getattr(self, name)) for name in self._fields[1:8]},
+            **{name: int(getattr(self, name)) for name in self._fields[ELEMENTS : POS_INF + 1]},
             "min": self.min if self.finite else None,
             "max": self.max if self.finite else None,
             "mean": self.mean if self.finite else None,

@@ -29,11 +29,6 @@ class Summary:
     mean: float | None
     std: float | None
 
-    @property
-    def is_bad(self) -> bool:
-        """Whether there is a NaN or an infinity."""
-        return bool(self.nan or self.neg_inf or self.pos_inf)
-
 
 @np.errstate(all="ignore")  # NaN and infinities are what is looked for: no reason to warn of them
 def summarize(array: npt.NDArray[Any]) -> Summary | None:

@@ -6,6 +6,7 @@ A tensor in the middle of a step is called after the operation that made it; the
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 __all__ = ["operand"]
 
@@ -20,17 +21,23 @@ _OPERATORS: dict[str, type[ast.operator]] = {
 }
 
 
-def operand(line: str | None, op: str, place: int) -> str | None:
+def operand(line: str | None, op: str, place: int, modules: Collection[str] = ()) -> str | None:
     """The expression at one place of an operation, if the line has exactly one such operation.
+
+    Args:
+        line: of the program.
+        op: what the operation is called.
+        place: of the operand.
+        modules: names of modules whose functions are operations.
 
     >>> operand("return x / norm.clamp(min=0)", "div", 1)
     'norm.clamp(min=0)'
-    >>> operand("loss = -(p * torch.log(q)).sum()", "log", 0)
+    >>> operand("loss = -(p * torch.log(q)).sum()", "log", 0, ["torch"])
     'q'
     >>> operand("y = a / b / c", "div", 1) is None
     True
     """
-    found = [_operands(each, op) for each in ast.walk(_parsed(line))]
+    found = [_operands(each, op, modules) for each in ast.walk(_parsed(line))]
     matching = [each for each in found if each is not None]
     if len(matching) != 1 or place >= len(matching[0]):
         return None
@@ -49,7 +56,7 @@ def _parsed(line: str | None) -> ast.AST:
     return ast.Module([], [])
 
 
-def _operands(node: ast.AST, op: str) -> list[ast.expr] | None:
+def _operands(node: ast.AST, op: str, modules: Collection[str]) -> list[ast.expr] | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS.get(op, ())):
         return [node.left, node.right]
     if isinstance(node, ast.AugAssign) and isinstance(node.op, _OPERATORS.get(op, ())):
@@ -57,7 +64,7 @@ def _operands(node: ast.AST, op: str) -> list[ast.expr] | None:
     if isinstance(node, ast.Call):
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr.strip("_") == op:
-            module = isinstance(called.value, ast.Name) and called.value.id in ("torch", "F")
+            module = isinstance(called.value, ast.Name) and called.value.id in modules
             return list(node.args) if module else [called.value, *node.args]
         if isinstance(called, ast.Name) and called.id == op:
             return list(node.args)

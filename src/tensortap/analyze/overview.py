@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.health import Health
-from tensortap.analyze.ops import plain_name
+from tensortap.analyze.vocabulary import operation_of
+from tensortap.analyze.vocabulary.canonical import BEGINS_BACKWARD
+from tensortap.places import parameter_of_gradient
 from tensortap.records import split_tensor_name
 
 __all__ = ["Overview", "overview_of"]
@@ -63,7 +65,7 @@ def overview_of(facts: RunFacts) -> Overview:
         name = split_tensor_name(tensor)[0]
         if facts.op_types.get(name) == "AccumulateGrad":
             gradients.append(health)
-            weight = facts.health(f"{name.removeprefix('gradients/')}:0")
+            weight = facts.health(f"{parameter_of_gradient(facts.nodes[name])}:0")
             if weight is not None and weight.was_read:
                 parameters.append(weight)
     info = facts.info
@@ -88,7 +90,8 @@ def _norm(healths: list[Health]) -> float | None:
 def _loss(facts: RunFacts) -> float | None:
     """The value of the tensor that the backward pass started from: `ones_like` is made of it."""
     for name, op_type in facts.op_types.items():
-        if plain_name(op_type) == "ones_like" and not name.startswith(("gradients/", "optimizer/")):
+        name_of_op = operation_of(op_type, facts.circumstances.engine).name
+        if name_of_op == BEGINS_BACKWARD and facts.phase(name) not in ("backward", "optimizer"):
             node = facts.nodes[name]
             health = facts.health(node.inputs[0]) if node.inputs else None
             if health is not None and health.elements == 1:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tensortap.pill import PILL_OP
+
 __all__ = ["Difference", "RankComparison", "Reading", "RunReadings", "compare_ranks"]
 
 
@@ -175,7 +177,7 @@ def _keys_in_time(by_rank: Mapping[int, Mapping[_Key, Reading]]) -> list[_Key]:
 
 
 def _readable(debug_op: str, value: bytes) -> Any:
-    if debug_op == "DebugNumericSummary" and len(value) % 8 == 0:
+    if debug_op == PILL_OP and len(value) % 8 == 0:
         return list(struct.unpack(f"<{len(value) // 8}d", value))
     return value[:64].hex()
 

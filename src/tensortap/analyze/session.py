@@ -13,7 +13,9 @@ from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.analyze.findings import Finding, Origin, Report, RunReport
 from tensortap.analyze.first_bad import Condition, maker_of, search
 from tensortap.analyze.growth import growth_of
-from tensortap.analyze.ops import COMMUNICATION
+from tensortap.analyze.vocabulary import operation_of
+from tensortap.pill import NAN_COUNT_OP, PILL_OP, bad_rows
+from tensortap.places import is_variable
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, RunRef, SessionDir
@@ -83,7 +85,7 @@ def search_session(
             first, home = found, facts
     if first is not None:
         made = None if home is None else _maker_in_earlier_run(first, home, runs)
-        first = _maybe_received(made or _told_whole(session, first, home, runs), coverage)
+        first = _maybe_received(made or _told_whole(session, first, home, runs), coverage, home)
         reports = [_with_first(report, first) for report in reports]
     counts = session.counts()
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
@@ -95,9 +97,7 @@ def search_session(
             "have shown is not known."
         )
     if first is None and not looked_at and not cleared and not counts.get("muted"):
-        looked_at = sum(
-            len(session.tensors(op)) for op in ("DebugNumericSummary", "DebugIdentity", "DebugNanCount")
-        )
+        looked_at = sum(len(session.tensors(op)) for op in (PILL_OP, "DebugIdentity", NAN_COUNT_OP))
     later = () if first is None or condition is not None else _bad_later(session, first)
     return Report(
         Path(session.root),
@@ -176,7 +176,7 @@ def _precedes(one: Finding, other: Finding) -> bool:
     """Whether one finding comes before another: by step, then made before received, then by the clock."""
 
     def key(finding: Finding) -> tuple[int, bool, int]:
-        received = COMMUNICATION.search(finding.node.op_type) is not None
+        received = operation_of(finding.node.op_type).communicates
         return finding.run, received, finding.timestamp
 
     return key(one) < key(other)
@@ -194,7 +194,7 @@ def _told_whole(
     session: SessionDir, first: Finding, facts: RunFacts | None, runs: Sequence[RunRef]
 ) -> Finding:
     """The finding with what earlier runs say about it."""
-    if first.phase == "parameter" or (first.node.op_type.startswith("Var") and first.phase == "optimizer"):
+    if first.phase == "parameter" or (is_variable(first.node.op_type) and first.phase == "optimizer"):
         origin = _origin(session, first, runs)
         if origin.run is None:
             return replace(first, origin=origin)
@@ -246,11 +246,12 @@ def _maker_in_earlier_run(first: Finding, facts: RunFacts, runs: Sequence[RunRef
     return None
 
 
-def _maybe_received(first: Finding, coverage: Coverage) -> Finding:
+def _maybe_received(first: Finding, coverage: Coverage, facts: RunFacts | None) -> Finding:
     """The finding with a warning, if it came by way of a collective that ranks take part in whom nobody watched."""
-    names = [first.node.op_type, first.tensor, *(each.tensor for each in first.inputs)]
-    reduced = first.node.name.startswith("gradients/") and first.node.op_type == "AccumulateGrad"
-    if not coverage.missing or not (reduced or any(map(COMMUNICATION.search, names))):
+    givers = [] if facts is None else [facts.node_of(each.tensor) for each in first.inputs]
+    op_types = {each.op_type for each in (first.node, *givers) if each is not None}
+    is_reduced = first.node.op_type == "AccumulateGrad"
+    if not coverage.missing or not (is_reduced or any(operation_of(each).communicates for each in op_types)):
         return first
     told = "" if first.origin is None else f"{first.origin.sentence} "
     warning = f"{coverage.missing_sentence} What ranks exchange may have come bad from there."
@@ -298,7 +299,7 @@ def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Orig
 def _bad_later(session: SessionDir, first: Finding) -> tuple[int, ...]:
     """Numbers of the later runs in which the same tensor was bad again."""
     history = session.history(first.tensor)
-    bad = (history["nan"] > 0) | (history["neg_inf"] > 0) | (history["pos_inf"] > 0)
+    bad = bad_rows(history)
     later = history["run"][bad & (history["task"] == first.rank) & (history["run"] > first.run)]
     return tuple(int(run) for run in later)
 
@@ -308,8 +309,8 @@ def _bad_since(session: SessionDir, first: Finding) -> int:
     history = session.history(first.tensor)
     history = history[(history["task"] == first.rank) & (history["run"] < first.run)]
     since = first.run
-    for row in history[::-1]:
-        if not (row["nan"] or row["neg_inf"] or row["pos_inf"]):
+    for run, bad in zip(history["run"][::-1].tolist(), bad_rows(history)[::-1].tolist(), strict=True):
+        if not bad:
             break
-        since = int(row["run"])
+        since = run
     return since

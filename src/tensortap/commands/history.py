@@ -79,6 +79,7 @@ def _rows(session: Any, tensor: str) -> list[dict[str, Any]]:
 
 
 def _print(tensor: str, rows: list[dict[str, Any]]) -> None:
+    from tensortap.pill import BAD_NAMES
     from tensortap.report.page import Page
     from tensortap.report.words import sparkline
 
@@ -86,7 +87,7 @@ def _print(tensor: str, rows: list[dict[str, Any]]) -> None:
     sizes = [
         max(abs(row["min"]), abs(row["max"])) if row["max"] >= row["min"] else float("nan") for row in rows
     ]
-    bad = sum(bool(row["nan"] or row["neg_inf"] or row["pos_inf"]) for row in rows)
+    bad = sum(any(row[name] for name in BAD_NAMES) for row in rows)
     page.row(
         (tensor, "bold"),
         f"  {len(rows)} run{'' if len(rows) == 1 else 's'}, ",

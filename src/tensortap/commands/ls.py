@@ -197,14 +197,14 @@ def _chosen(run: DebugDumpDir, options: argparse.Namespace) -> list[DebugTensorD
 
 
 def _describe_tensor(run: DebugDumpDir, datum: DebugTensorDatum, look: bool) -> dict[str, Any]:
-    from tensortap.analyze.health import NOT_LOOKED_AT
+    from tensortap.analyze.health import NOT_LOOKED_AT, Health
 
     bad = _is_bad(datum, look)
     health: str | None = None if bad is None else "bad" if bad else "good"
     if _is_unread(datum):
         bad, health = None, NOT_LOOKED_AT
     if bad and datum.debug_op == "DebugNumericSummary":
-        health = _health_text(_pill(datum))
+        health = Health.of_pill(datum.get_tensor()).bad_counts
     elif bad and datum.debug_op == "DebugNanCount":
         count: Any = datum.get_tensor()
         health = f"{int(count[0])} nan"
@@ -235,17 +235,14 @@ def _op_type(run: DebugDumpDir, datum: DebugTensorDatum) -> str:
         return "?"
 
 
-def _pill(datum: DebugTensorDatum) -> list[float]:
-    value: Any = datum.get_tensor()
-    return [float(each) for each in value] if getattr(value, "size", 0) >= 14 else [0.0] * 14
-
-
 def _is_unread(datum: DebugTensorDatum) -> bool:
     """Whether nobody could look at the elements of a tensor."""
-    if datum.debug_op != "DebugNumericSummary":
+    from tensortap.pill import INITIALIZED, PILL_OP, is_pill
+
+    if datum.debug_op != PILL_OP:
         return False
     value: Any = datum.get_tensor()
-    return getattr(value, "size", 0) >= 14 and not value[0]
+    return is_pill(PILL_OP, value) and not value[INITIALIZED]
 
 
 def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
@@ -259,11 +256,6 @@ def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
         return has_inf_or_nan(datum, datum.get_tensor())
     except DamagedValueError:
         return None  # named in the notices
-
-
-def _health_text(pill: list[float]) -> str:
-    named = {"nan": pill[2], "-inf": pill[3], "+inf": pill[7]}
-    return ", ".join(f"{int(n)} {name}" for name, n in named.items() if n) or "good"
 
 
 def _or_dash(value: Any) -> Any:

@@ -147,21 +147,22 @@ def _facts(
 def _form(dump: DebugDumpDir, datum: DebugTensorDatum, value: Any) -> tuple[str, list[int | None]]:
     """Dtype and shape of the tensor itself, whatever was recorded of it; empty if that is not known."""
     from tensortap.analyze.facts import facts_of_dump
-    from tensortap.analyze.health import DTYPE_NAMES, Health
-    from tensortap.reader import PILL_COLUMNS
+    from tensortap.analyze.health import Health
+    from tensortap.dtypes import DTYPE_NAMES
+    from tensortap.pill import is_pill
 
     if datum.debug_op == "DebugIdentity":
         return str(getattr(value, "dtype", "")), list(getattr(value, "shape", ()))
     spec = facts_of_dump(dump).spec(datum.tensor_name)
-    if datum.debug_op == "DebugNumericSummary" and getattr(value, "size", 0) >= len(PILL_COLUMNS):
-        health = Health.of_pill(value.tobytes())
+    if is_pill(datum.debug_op, value):
+        health = Health.of_pill(value)
         name = DTYPE_NAMES.get(int(health.dtype_number), "" if spec is None else spec.dtype)
         return name, list(health.shape or ())
     return ("", []) if spec is None else (spec.dtype, list(spec.shape))
 
 
 def _pill_as_dict(value: Any) -> dict[str, Any]:
-    from tensortap.reader import PILL_COLUMNS
+    from tensortap.pill import PILL_COLUMNS
 
     pill = dict(zip(PILL_COLUMNS, (float(each) for each in value), strict=False))
     pill.pop("dtype")

@@ -26,6 +26,7 @@ from tensortap.errors import InvalidArgumentError
 from tensortap.ops import kernel
 from tensortap.ops.dtypes import in_precision_of
 from tensortap.ops.view import TensorView
+from tensortap.pill import HASH_OP, NAN_COUNT_OP, PILL_OP, is_healthy
 from tensortap.suggest import nearest
 
 __all__ = [
@@ -101,7 +102,7 @@ class DebugNanCount(DebugOp):
     array([1])
     """
 
-    name = "DebugNanCount"
+    name = NAN_COUNT_OP
 
     def apply(self, view: TensorView) -> Array | None:
         """The count."""
@@ -137,7 +138,7 @@ class DebugNumericSummary(DebugOp):
         mute_if_healthy: publish only if there is anything in 2, 3 or 7, or if there was no value to look at.
     """
 
-    name = "DebugNumericSummary"
+    name = PILL_OP
 
     lower_bound: float = -math.inf
     upper_bound: float = math.inf
@@ -149,7 +150,7 @@ class DebugNumericSummary(DebugOp):
         if math.isfinite(lower) or math.isfinite(upper):
             lower, upper = in_precision_of(view.dtype, lower), in_precision_of(view.dtype, upper)
         row = kernel.summary(view, lower, upper)
-        if self.mute_if_healthy and row[0] and not (row[2] or row[3] or row[7]):
+        if self.mute_if_healthy and is_healthy(row):
             return None
         return row
 
@@ -168,7 +169,7 @@ class DebugHash(DebugOp):
     True
     """
 
-    name = "DebugHash"
+    name = HASH_OP
 
     def apply(self, view: TensorView) -> Array | None:
         """The hash."""

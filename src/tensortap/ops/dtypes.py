@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tensortap.wire.graph_def import DTYPE_NUMBERS
+from tensortap.dtypes import DTYPE_NUMBERS
 
 __all__ = [
     "CODES",

@@ -19,8 +19,8 @@ import numpy as np
 from tensortap.errors import FailedPreconditionError, InvalidArgumentError
 from tensortap.ops import numpy_kernel
 from tensortap.ops.dtypes import CODES, TABLE_DTYPES, number_of, value_table
-from tensortap.ops.numpy_kernel import HEADER
 from tensortap.ops.view import TensorView
+from tensortap.pill import PILL_SIZE
 
 __all__ = ["isa", "nan_count", "native", "summary"]
 
@@ -95,7 +95,7 @@ def summary(
     loaded, code = native(), CODES.get(view.dtype)
     if loaded is None or code is None:
         return numpy_kernel.summary(view, lower, upper)
-    row = np.empty(HEADER + rank)
+    row = np.empty(PILL_SIZE + rank)
     loaded.summary(view.address, code, view.shape, view.strides, lower, upper, row)
     return row
 

@@ -13,11 +13,9 @@ import numpy as np
 
 from tensortap.ops.dtypes import number_of
 from tensortap.ops.view import TensorView
+from tensortap.pill import COUNTS, DTYPE, ELEMENTS, INITIALIZED, NO_STATISTICS, PILL_SIZE, RANK, STATISTICS
 
-__all__ = ["HEADER", "nan_count", "summary", "unread_summary"]
-
-HEADER = 14
-"""Slots of a summary before the dimensions."""
+__all__ = ["nan_count", "summary", "unread_summary"]
 
 # Elements converted at once: the working copies stay within a few megabytes.
 _CHUNK = 1 << 18
@@ -47,11 +45,11 @@ def summary(view: TensorView, lower: float, upper: float) -> Array:
             if finite.size:
                 minimum = min(minimum, float(finite.min()))
                 maximum = max(maximum, float(finite.max()))
-        row[2:8] = counts * repeat
+        row[COUNTS] = counts * repeat
         if minimum <= maximum:
             exponent = _SCALE_EXPONENT if max(-minimum, maximum) > _HUGE_MAGNITUDE else 0
             # Adding 0.0 makes one zero of -0.0 and 0.0, which are equal.
-            row[8:12] = minimum + 0.0, maximum + 0.0, *_mean_and_variance(array, exponent)
+            row[STATISTICS] = minimum + 0.0, maximum + 0.0, *_mean_and_variance(array, exponent)
     return row
 
 
@@ -67,14 +65,14 @@ def nan_count(view: TensorView) -> int:
 
 def unread_summary(view: TensorView) -> Array:
     """What a summary says without reading elements: no counts but their number, no statistics."""
-    row = np.zeros(HEADER + len(view.shape))
+    row = np.zeros(PILL_SIZE + len(view.shape))
     if view.initialized:
-        row[0] = 1.0
-        row[1] = view.size
-    row[8:12] = math.inf, -math.inf, math.nan, math.nan
-    row[12] = number_of(view.dtype)
-    row[13] = len(view.shape)
-    row[HEADER:] = view.shape
+        row[INITIALIZED] = 1.0
+        row[ELEMENTS] = view.size
+    row[STATISTICS] = NO_STATISTICS
+    row[DTYPE] = number_of(view.dtype)
+    row[RANK] = len(view.shape)
+    row[PILL_SIZE:] = view.shape
     return row
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tensortap.dtypes import DTYPE_NAMES
 from tensortap.profile import chrome_trace
 from tensortap.profile.executions import DeviceExecutions, Execution, Output, read_step_stats
 from tensortap.profile.facts import OpFacts, StepFacts
@@ -20,7 +21,6 @@ from tensortap.profile.lifetimes import (
 )
 from tensortap.records import TensorSpec
 from tensortap.store.trace_file import Event, micros
-from tensortap.wire.graph_def import DTYPE_NUMBERS
 
 __all__ = ["Drawing"]
 
@@ -31,8 +31,6 @@ PEAK_TENSORS = 100
 FIRST_TID = 1000
 """Where lanes are counted from, if not from 0 as in TensorFlow: Perfetto takes 0 for the process's own number, and
 draws two lanes in one where both occur."""
-
-_DTYPES = {number: name for name, number in DTYPE_NUMBERS.items()}
 
 
 class Drawing:
@@ -373,7 +371,7 @@ def _about(life: Life) -> dict[str, Any]:
 
 def _spec(output: Output) -> str:
     """`float32[8, 128]`, or nothing if the message does not say."""
-    dtype = _DTYPES.get(output.description.dtype)
+    dtype = DTYPE_NAMES.get(output.description.dtype)
     if dtype is None:
         return ""
     return str(TensorSpec(dtype, tuple(dim.size for dim in output.description.shape.dim)))

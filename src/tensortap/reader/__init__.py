@@ -1,10 +1,10 @@
 """Reading what a session dumped, without any framework: one run (`DebugDumpDir`) or all (`SessionDir`)."""
 
+from tensortap.pill import PILL_COLUMNS
 from tensortap.reader.datum import DebugTensorDatum, has_inf_or_nan
 from tensortap.reader.dump_dir import DebugDumpDir, WatchKeyDoesNotExistInDebugDumpDirError
 from tensortap.reader.session_dir import RunRef, SessionDir
 from tensortap.store.format import DumpFormatError
-from tensortap.store.health import PILL_COLUMNS
 from tensortap.store.tfdbg import load_tensor_from_event_file
 from tensortap.store.values import InconvertibleTensorProto
 

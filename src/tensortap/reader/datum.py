@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.store.health import PILL_COLUMNS, PILL_OP
+from tensortap.pill import kinds_of_value
 from tensortap.store.source import StoredTensor
 from tensortap.store.tfdbg import tensor_at
-from tensortap.store.values import InconvertibleTensorProto, TensorValue, bad_kinds
+from tensortap.store.values import InconvertibleTensorProto, TensorValue
 
 __all__ = ["DebugTensorDatum", "has_inf_or_nan"]
 
@@ -109,12 +109,4 @@ def has_inf_or_nan(datum: DebugTensorDatum | None, tensor: Any) -> bool:
     """
     if tensor is None or isinstance(tensor, InconvertibleTensorProto):
         return False
-    array = np.asarray(tensor)
-    debug_op = None if datum is None else datum.debug_op
-    if debug_op == PILL_OP and array.size >= len(PILL_COLUMNS):
-        return bool(array[2] or array[3] or array[7])
-    if debug_op == "DebugNanCount":
-        return bool(array.any())
-    if debug_op == "DebugHash":
-        return False
-    return any(bad_kinds(array))
+    return kinds_of_value(None if datum is None else datum.debug_op, np.asarray(tensor)) != 0

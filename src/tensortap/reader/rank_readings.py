@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.analyze.ranks import Reading, RunReadings
+from tensortap.pill import HASH_OP, NAN_COUNT_OP, PILL_OP
 from tensortap.reader.session_dir import SessionDir
 from tensortap.store.format import DamagedValueError
 from tensortap.store.source import RunSource, StoredTensor, open_run
@@ -17,7 +18,7 @@ __all__ = ["COMPARED_OPS", "rank_readings"]
 
 log = logging.getLogger(__name__)
 
-COMPARED_OPS = ("DebugHash", "DebugNumericSummary", "DebugNanCount")
+COMPARED_OPS = (HASH_OP, PILL_OP, NAN_COUNT_OP)
 
 
 def rank_readings(

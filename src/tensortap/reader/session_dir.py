@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from tensortap.analyze.coverage import Coverage
 from tensortap.errors import NotThereError, UsageError
+from tensortap.pill import PILL_OP, PILL_SIZE
 from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
 from tensortap.store.format import DamagedValueError, DumpFormatError
-from tensortap.store.health import PILL_COLUMNS, PILL_OP, HealthHistory, history_dtype
+from tensortap.store.health import HealthHistory, history_dtype
 from tensortap.store.session import health_files, list_runs
 from tensortap.store.source import RunSource, StoredTensor, open_run
 from tensortap.store.values import InconvertibleTensorProto
@@ -268,13 +269,9 @@ def _numbers(source: RunSource) -> tuple[int, int]:
 
 def _pill_of(stored: StoredTensor) -> tuple[float, ...]:
     value = stored.load()
-    if (
-        isinstance(value, InconvertibleTensorProto)
-        or value.size < len(PILL_COLUMNS)
-        or value.dtype.kind != "f"
-    ):
+    if isinstance(value, InconvertibleTensorProto) or value.size < PILL_SIZE or value.dtype.kind != "f":
         return ()
-    return tuple(value.reshape(-1)[: len(PILL_COLUMNS)].tolist())
+    return tuple(value.reshape(-1)[:PILL_SIZE].tolist())
 
 
 def _value_of(stored: StoredTensor) -> tuple[Any]:

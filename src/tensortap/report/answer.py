@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensortap.analyze.findings import Finding, InputHealth, Report
+from tensortap.pill import BAD_COLUMNS, BAD_WORDS
 from tensortap.records import Frame
 from tensortap.report.page import Page, Piece
 
@@ -173,9 +174,7 @@ def _what(finding: Finding) -> str:
     health = finding.health
     if not health.is_bad:
         return health.spread
-    kinds = [
-        name for name, n in (("NaN", health.nan), ("−inf", health.neg_inf), ("+inf", health.pos_inf)) if n
-    ]
+    kinds = [word for column, word in zip(BAD_COLUMNS, BAD_WORDS, strict=True) if health[column]]
     return " and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
 
 

@@ -10,18 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.pill import KIND_NAN, KIND_NEG_INF, KIND_POS_INF, kinds_of_all, kinds_of_record
 from tensortap.records import Record, RecordBatch, tensor_name
 from tensortap.store.batch import pills_of
-from tensortap.store.health import PILL_COLUMNS, PILL_OP
-from tensortap.store.values import bad_kinds, numpy_dtype
 
 __all__ = ["CAPACITY", "Alert", "AlertRegistry"]
 
 CAPACITY = 100
 """Tensors that are kept: the first ones to go bad are the ones to look at."""
-
-_KINDS = ("nan", "neg_inf", "pos_inf")
-_COLUMNS = [PILL_COLUMNS.index(kind) for kind in _KINDS]
 
 
 @dataclass(slots=True)
@@ -50,8 +46,9 @@ class AlertRegistry:
         version: grows with every change.
 
     >>> registry = AlertRegistry()
-    >>> pill = np.zeros(14)
-    >>> pill[2] = 3
+    >>> from tensortap.pill import NAN, PILL_SIZE
+    >>> pill = np.zeros(PILL_SIZE)
+    >>> pill[NAN] = 3
     >>> registry.see(Record("fc", 0, "DebugNumericSummary", "/device:CPU:0", 17, "float64", (14,), pill))
     1
     >>> [(alert.tensor, alert.nan) for alert in registry.report()]
@@ -69,16 +66,16 @@ class AlertRegistry:
 
     def see(self, record: Record) -> int:
         """Take note of one record; how many of NaN, -inf and +inf it has."""
-        bad = _bad_kinds(record)
-        if any(bad):
-            self._note(record.device, record.tensor_name, record.timestamp, bad)
-        return sum(bad)
+        kinds = kinds_of_record(record)
+        if kinds:
+            self._note(record.device, record.tensor_name, record.timestamp, kinds)
+        return kinds.bit_count()
 
     def see_batch(self, batch: RecordBatch) -> int:
         """Take note of the health pills of a batch; how many were bad."""
         is_pill, values = pills_of(batch)
-        bad = values[:, _COLUMNS] > 0
-        places = np.flatnonzero(bad.any(axis=1))
+        bad = kinds_of_all(values)
+        places = np.flatnonzero(bad)
         if len(places):
             rows = batch.rows[np.flatnonzero(is_pill)[places]]
             for row, kinds in zip(rows, bad[places].tolist(), strict=True):
@@ -106,7 +103,7 @@ class AlertRegistry:
             self.left_out = 0
             self.version += 1
 
-    def _note(self, device: str, tensor: str, timestamp: int, bad: Sequence[bool]) -> None:
+    def _note(self, device: str, tensor: str, timestamp: int, kinds: int) -> None:
         with self._lock:
             alert = self._alerts.get((device, tensor))
             if alert is None:
@@ -117,24 +114,6 @@ class AlertRegistry:
             self.version += 1
             alert.first = min(alert.first, timestamp)
             alert.last = max(alert.last, timestamp)
-            alert.nan += bad[0]
-            alert.neg_inf += bad[1]
-            alert.pos_inf += bad[2]
-
-
-def _bad_kinds(record: Record) -> tuple[bool, bool, bool]:
-    good = (False, False, False)
-    kind = numpy_dtype(record.dtype)
-    if record.data is None or kind is None or not record.initialized:
-        return good
-    if record.debug_op == PILL_OP:
-        pill = np.frombuffer(record.data, np.float64) if record.dtype == "float64" else np.zeros(0)
-        if len(pill) < len(PILL_COLUMNS):
-            return good
-        nan, negative, positive = (bool(pill[column] > 0) for column in _COLUMNS)
-        return nan, negative, positive
-    if record.debug_op == "DebugNanCount":
-        return bool(np.frombuffer(record.data, kind).any()), False, False
-    if record.debug_op != "DebugIdentity":
-        return good
-    return bad_kinds(np.frombuffer(record.data, kind))
+            alert.nan += bool(kinds & KIND_NAN)
+            alert.neg_inf += bool(kinds & KIND_NEG_INF)
+            alert.pos_inf += bool(kinds & KIND_POS_INF)

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from tensortap.analyze.ranks import compare_ranks
 from tensortap.analyze.slicing import split_slices
+from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE, is_pill
 from tensortap.reader import DebugDumpDir, DebugTensorDatum, SessionDir, has_inf_or_nan
 from tensortap.reader.rank_readings import rank_readings
 from tensortap.reader.session_dir import RunRef
@@ -17,7 +18,6 @@ from tensortap.server.gates import Hit
 from tensortap.server.job import Job
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.format import DamagedValueError
-from tensortap.store.health import PILL_COLUMNS, PILL_OP
 from tensortap.store.values import numpy_dtype
 from tensortap.suggest import nearest
 
@@ -181,9 +181,9 @@ def _describe_datum(datum: DebugTensorDatum) -> dict[str, Any]:
     }
     if datum.debug_op == PILL_OP:
         value: Any = datum.get_tensor()
-        if getattr(value, "size", 0) >= len(PILL_COLUMNS):
+        if is_pill(PILL_OP, value):
             facts["pill"] = dict(zip(PILL_COLUMNS, value.tolist(), strict=False))
-            facts["pill"]["shape"] = [int(size) for size in value[len(PILL_COLUMNS) :]]
+            facts["pill"]["shape"] = [int(size) for size in value[PILL_SIZE:]]
     return facts
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.pill import PILL_BYTES, PILL_OP, PILL_SIZE
 from tensortap.records import MAX_BATCH_RANK, KeyTable, RecordBatch
 from tensortap.store.checksum import checksums
 from tensortap.store.format import (
@@ -20,14 +21,12 @@ from tensortap.store.format import (
     encode_block,
     encode_key,
 )
-from tensortap.store.health import PILL_COLUMNS, PILL_OP, PillBlock
+from tensortap.store.health import PillBlock
 from tensortap.store.values import numpy_dtype
 
 __all__ = ["BatchLayout", "pills_of"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
-
-_PILL_BYTES = 8 * len(PILL_COLUMNS)
 
 
 class KeyFacts(NamedTuple):
@@ -183,11 +182,11 @@ def pills_of(batch: RecordBatch) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.
     """Which records of a batch are health pills, and a copy of their fixed part: float64[pills, 14]."""
     rows = batch.rows
     is_pill = _facts_of(batch.table).pills[rows["key"]]
-    is_pill &= (rows["nbytes"] >= _PILL_BYTES) & (rows["nbytes"] <= INLINE_LIMIT)
+    is_pill &= (rows["nbytes"] >= PILL_BYTES) & (rows["nbytes"] <= INLINE_LIMIT)
     memory = batch.memory
     # Every place where a pill may begin as a row of its own: so each is copied whole, not number by number.
-    places = max(len(memory) - _PILL_BYTES + 8, 0) // 8
-    windows = np.ndarray((places, len(PILL_COLUMNS)), np.float64, memory, strides=(8, 8))
+    places = max(len(memory) - PILL_BYTES + 8, 0) // 8
+    windows = np.ndarray((places, PILL_SIZE), np.float64, memory, strides=(8, 8))
     return is_pill, windows[rows["offset"][is_pill] // 8]
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.pill import PILL_OP
 from tensortap.records import Record, RecordBatch
 from tensortap.store.batch import BatchLayout
 from tensortap.store.checksum import ALGORITHMS, preferred
 from tensortap.store.format import INLINE_LIMIT, Entry, aligned, encode_entry, encode_header
-from tensortap.store.health import PILL_OP, PillBlock
+from tensortap.store.health import PillBlock
 from tensortap.store.layout import DATA_SUFFIX, INDEX_SUFFIX, device_stem
 from tensortap.store.values import as_bytes, element_count, numpy_dtype, pack_strings
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE
 from tensortap.store.export_tfdbg import ExportReport, resolve_run
-from tensortap.store.health import PILL_COLUMNS, PILL_OP
 from tensortap.store.source import RunSource, StoredTensor
 from tensortap.store.values import InconvertibleTensorProto
 
@@ -109,7 +109,7 @@ def _pill_rows(source: RunSource, report: ExportReport) -> Iterator[tuple[Any, .
     facts = source.core_metadata[0] if source.core_metadata else None
     for key, tensor in _keyed(source, lambda each: each.debug_op == PILL_OP):
         value = _array(tensor, key, report)
-        if value is None or value.size < len(PILL_COLUMNS):
+        if value is None or value.size < PILL_SIZE:
             continue
         numbers = value.reshape(-1).tolist()
         yield (
@@ -119,8 +119,8 @@ def _pill_rows(source: RunSource, report: ExportReport) -> Iterator[tuple[Any, .
             tensor.timestamp,
             tensor.device,
             tensor.tensor_name,
-            *numbers[: len(PILL_COLUMNS)],
-            [int(size) for size in numbers[len(PILL_COLUMNS) :]],
+            *numbers[:PILL_SIZE],
+            [int(size) for size in numbers[PILL_SIZE:]],
         )
 
 

@@ -20,42 +20,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE, are_bad, are_unread
 from tensortap.records import KeyTable, RunInfo, tensor_name
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import health_path
 
-__all__ = ["NEVER_BAD", "PILL_COLUMNS", "PILL_OP", "HealthHistory", "HealthLog", "Pill", "PillBlock"]
-
-PILL_OP = "DebugNumericSummary"
-PILL_COLUMNS = (
-    "initialized",
-    "elements",
-    "nan",
-    "neg_inf",
-    "negative",
-    "zero",
-    "positive",
-    "pos_inf",
-    "min",
-    "max",
-    "mean",
-    "variance",
-    "dtype",
-    "rank",
-)
-"""The fixed part of a pill, in its order; the sizes of the dimensions follow in the record itself."""
-
-NEVER_BAD = frozenset([3, 4, 5, 6, 7, 9, 10, 17, 22, 23])
-"""Numbers of the dtypes that have neither NaN nor infinities: integers, booleans, strings."""
+__all__ = ["HealthHistory", "HealthLog", "Pill", "PillBlock"]
 
 REGROUP_AFTER = 64
 """Runs that gather before they are regrouped: a compromise between work per run and pages per read."""
 
 _VERSION = 1
-_ROW = np.dtype(
-    [("tensor", "<u4"), ("run", "<u4"), ("timestamp", "<i8"), ("pill", "<f8", (len(PILL_COLUMNS),))]
-)
-_PACKED_ROW = struct.Struct(f"<IIq{len(PILL_COLUMNS)}d")
+_ROW = np.dtype([("tensor", "<u4"), ("run", "<u4"), ("timestamp", "<i8"), ("pill", "<f8", (PILL_SIZE,))])
+_PACKED_ROW = struct.Struct(f"<IIq{PILL_SIZE}d")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY, name TEXT UNIQUE, run INTEGER, step INTEGER,
     timestamp INTEGER);
@@ -198,7 +175,7 @@ class HealthLog:
         for pill in pills:
             if isinstance(pill, Pill):
                 number = self._id(db, (pill.tensor, PILL_OP, pill.device))
-                values = pill.values[: len(PILL_COLUMNS)].tolist()
+                values = pill.values[:PILL_SIZE].tolist()
                 yield _PACKED_ROW.pack(number, run, pill.timestamp, *values)
                 continue
             ids = self._ids_of(db, pill.table, pill.keys)
@@ -287,8 +264,7 @@ class HealthHistory:
         for table in ("recent", "grouped"):
             for (blob,) in self._rows(f"SELECT pills FROM {table}"):
                 rows = self._parse(blob)
-                bad = rows["pill"][:, (2, 3, 7)].any(axis=1)
-                found.update(rows["run"][bad].tolist())
+                found.update(rows["run"][are_bad(rows["pill"])].tolist())
         return {names[run] for run in found if run in names}
 
     def unread_tensors(self) -> set[str]:
@@ -298,8 +274,7 @@ class HealthHistory:
         for table in ("recent", "grouped"):
             for (blob,) in self._rows(f"SELECT pills FROM {table}"):
                 rows = self._parse(blob)
-                unread = (rows["pill"][:, 0] == 0) & ~np.isin(rows["pill"][:, 12], list(NEVER_BAD))
-                found.update(np.unique(rows["tensor"][unread]).tolist())
+                found.update(np.unique(rows["tensor"][are_unread(rows["pill"])]).tolist())
         return {names[tensor] for tensor in found if tensor in names}
 
     def pills(self, tensor: str, device: str | None = None) -> npt.NDArray[Any]:

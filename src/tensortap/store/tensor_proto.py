@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.store.bounded import read_bounded
 from tensortap.store.format import DumpFormatError
 from tensortap.store.values import InconvertibleTensorProto, TensorValue, element_count, numpy_dtype
-from tensortap.wire.graph_def import DTYPE_NUMBERS
 
 __all__ = [
     "dtype_name",

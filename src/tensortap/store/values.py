@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -11,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.dtypes import numpy_dtype
 from tensortap.store.format import DumpFormatError
 
 __all__ = [
     "InconvertibleTensorProto",
     "TensorValue",
     "as_bytes",
-    "bad_kinds",
     "numpy_dtype",
     "pack_strings",
     "to_array",
@@ -47,64 +46,6 @@ class InconvertibleTensorProto:
 
 
 TensorValue: TypeAlias = npt.NDArray[Any] | InconvertibleTensorProto
-
-
-@functools.cache
-def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """The dtype called `name`, or None if NumPy and ml_dtypes have none.
-
-    >>> numpy_dtype("float32"), numpy_dtype("bfloat16"), numpy_dtype("quaternion")
-    (dtype('float32'), dtype(bfloat16), None)
-    """
-    import ml_dtypes
-
-    extension = getattr(ml_dtypes, name, None)
-    if isinstance(extension, type) and issubclass(extension, np.generic):
-        return np.dtype(extension)
-    # Only plain words: "O", "f4,f4" and the like would give NumPy types that raw bytes must not become.
-    if name not in _PLAIN:
-        return None
-    return np.dtype(name)
-
-
-_PLAIN = frozenset(
-    ["bool", "float16", "float32", "float64", "complex64", "complex128"]
-    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
-)
-
-
-_PARTS = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
-
-_CHUNK = 1 << 15
-"""Elements looked at together: few enough that they and what is found about them stay in the cache."""
-
-
-def bad_kinds(array: npt.NDArray[Any]) -> tuple[bool, bool, bool]:
-    """Whether an array of any type has NaN, negative and positive infinite elements.
-
-    False for strings, integers and structured values, which have no notion of it.
-
-    >>> bad_kinds(np.array([1, -np.inf, np.nan])), bad_kinds(np.array([1, 2]))
-    ((True, True, False), (False, False, False))
-    """
-    dtype = array.dtype
-    # Extension types such as bfloat16 are of NumPy's kind V, like structured ones, but have no fields.
-    if dtype.kind not in "fcVW" or dtype.names is not None or dtype.subdtype is not None:
-        return False, False, False
-    flat = np.ascontiguousarray(array).reshape(-1)
-    part = numpy_dtype(_PARTS.get(dtype.name, ""))
-    if part is not None:
-        flat = flat.view(part)
-    found = np.zeros(3, bool)
-    try:
-        for start in range(0, len(flat), _CHUNK):
-            chunk = flat[start : start + _CHUNK]
-            if not np.isfinite(chunk).all():
-                found |= [np.isnan(chunk).any(), np.isneginf(chunk).any(), np.isposinf(chunk).any()]
-    except TypeError:  # small integers and plain bytes
-        return False, False, False
-    nan, negative, positive = found.tolist()
-    return nan, negative, positive
 
 
 def as_bytes(data: Any) -> memoryview:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tensortap.pill import PILL_SIZE
 from tensortap.records import Circumstances, Node, Record, RecordBatch, RunInfo, tensor_name
 from tensortap.store.content import ContentStore
 from tensortap.store.description import FAILED, FINISHED, RunDescription, write_description
 from tensortap.store.device_files import DeviceFiles
 from tensortap.store.format import DumpFormatError
-from tensortap.store.health import PILL_COLUMNS, HealthLog, Pill, PillBlock
+from tensortap.store.health import HealthLog, Pill, PillBlock
 from tensortap.store.layout import (
     DATA_SUFFIX,
     DESCRIPTION,
@@ -296,5 +297,5 @@ class RunWriter:
                     continue
                 node, slot, timestamp, value = written
                 values = np.frombuffer(value, np.float64)
-                if len(values) >= len(PILL_COLUMNS):
+                if len(values) >= PILL_SIZE:
                     yield Pill(tensor_name(node, slot), device, timestamp, values)

@@ -10,36 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.engines.graph import Graph
 
-__all__ = ["DTYPE_NUMBERS", "GraphEncoder", "graph_to_proto", "nodes_to_proto", "read_attribute"]
+__all__ = ["GraphEncoder", "graph_to_proto", "nodes_to_proto", "read_attribute"]
 
 _EXACT = "_exact_"
-
-# The numbers of the DataType enum in the field's messages.
-DTYPE_NUMBERS = {
-    "float32": 1,
-    "float64": 2,
-    "int32": 3,
-    "uint8": 4,
-    "int16": 5,
-    "int8": 6,
-    "string": 7,
-    "complex64": 8,
-    "int64": 9,
-    "bool": 10,
-    "bfloat16": 14,
-    "uint16": 17,
-    "complex128": 18,
-    "float16": 19,
-    "uint32": 22,
-    "uint64": 23,
-    "float8_e5m2": 24,
-    "float8_e4m3fn": 25,
-}
 
 
 def graph_to_proto(graph: Graph) -> Any:
@@ -112,6 +91,14 @@ def _write_node(node: Node, message: Any) -> None:
         message.attr["_output_dtypes"].list.type.extend(DTYPE_NUMBERS.get(s.dtype, 0) for s in node.outputs)
     if node.forward is not None:
         message.attr["_forward"].s = node.forward.encode()
+    if node.phase:
+        message.attr["_phase"].s = node.phase.encode()
+        if node.module is not None:
+            message.attr["_module"].s = node.module.encode()
+        if node.is_view:
+            message.attr["_views"].i = 0  # the place of the input
+        if node.writes:
+            message.attr["_writes"].list.i.extend(node.writes)
     if node.source is not None:
         message.attr["_source"].list.s.extend(str(frame).encode() for frame in node.stack)
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.pill import KIND_POS_INF, kinds_of_all, pill_of
 from tensortap.records import Record, RecordBatch
-from tensortap.sink.filters import BAD_SLOTS, array_of
 from tensortap.store.batch import pills_of
-from tensortap.store.health import PILL_COLUMNS, PILL_OP
 
 __all__ = ["Alarm", "Condition"]
 
@@ -27,7 +26,7 @@ _TENSORS_KEPT = 100_000  # names of a program that never repeats itself must not
 Condition = Callable[[Sequence[float]], bool]
 """A user's idea of bad: asked about the numbers of a health pill."""
 
-_NAN, _NEGATIVE, _POSITIVE, _CONDITION = 1, 2, 4, 8
+_CONDITION = 2 * KIND_POS_INF  # one more kind, beside those of a pill
 
 
 class Alarm:
@@ -62,10 +61,8 @@ class Alarm:
 
     def rings_for(self, record: Record) -> bool:
         """The same for a record of its own."""
-        if record.debug_op != PILL_OP or record.data is None:
-            return False
-        pill = array_of(record)
-        if pill is None or pill.size < len(PILL_COLUMNS):
+        pill = pill_of(record)
+        if pill is None:
             return False
         kinds = int(self._kinds(pill.reshape(1, -1))[0])
         return kinds > 0 and self.is_news([(record.node_name, record.output_slot, kinds)])
@@ -83,7 +80,7 @@ class Alarm:
 
     def _kinds(self, pills: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """What is bad in each of these health pills, as a sum of kinds."""
-        kinds: npt.NDArray[np.int64] = (pills[:, BAD_SLOTS] > 0) @ np.array([_NAN, _NEGATIVE, _POSITIVE])
+        kinds = kinds_of_all(pills)
         if self._condition is not None:
             kinds += _CONDITION * np.array([self._condition(row) for row in pills.tolist()], np.int64)
         return kinds

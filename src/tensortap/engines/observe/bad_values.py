@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 from tensortap.engines.observe.publishing import publish_whole
 from tensortap.engines.tensors import Tensors
 from tensortap.ops.debug_ops import DebugIdentity
+from tensortap.pill import KIND_NAN
 from tensortap.records import Node
 
 if TYPE_CHECKING:
     from tensortap.engines.observe.pills import Pills
     from tensortap.sink.publisher import Publisher
 
-__all__ = ["NAN", "NEGATIVE_INFINITY", "POSITIVE_INFINITY", "BadValues"]
-
-NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY = 1, 2, 4
+__all__ = ["BadValues"]
 
 _IDENTITY = DebugIdentity()
 
@@ -89,7 +88,7 @@ class BadValues:
         for slot in range(len(outputs)):
             # What was not summarised is as good or bad as what it was made of.
             found |= known.setdefault(node.tensor(slot), inherited)
-        made = found & NAN & ~inherited if inherited else found
+        made = found & KIND_NAN & ~inherited if inherited else found
         if made and self.wants(node, made):
             gone = set(written)
             kept = (None if id(tensor) in gone else self._tensors.readable(tensor) for tensor in tensors)

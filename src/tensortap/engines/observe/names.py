@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from tensortap.records import Node, tensor_name
+from tensortap.records import Node, Position, tensor_name
 
 __all__ = ["Entry", "NameTable"]
 
@@ -30,6 +30,7 @@ class Entry:
         "others",
         "others_changed",
         "others_vary",
+        "position",
         "shapes",
         "tensors",
     )
@@ -48,6 +49,8 @@ class Entry:
         self.others_vary = False
         self.tensors: list[str] = [tensor_name(name, 0)]
         self.node: Node | None = None
+        self.position: Position | None = None
+        """Where in the program it is executed; told once, by whoever gives the name."""
 
     def tensor(self, slot: int) -> str:
         """Name of an output, made once."""

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tensortap.engines.observe.bad_values import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BadValues
+from tensortap.engines.observe.bad_values import BadValues
 from tensortap.engines.tensors import Tensors
 from tensortap.ops import kernel
 from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp
-from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch
+from tensortap.pill import PILL_SIZE, are_healthy, kinds_of
+from tensortap.records import MAX_BATCH_RANK, RECORD_ROW, KeyTable, Node, RecordBatch
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
@@ -27,10 +28,8 @@ __all__ = ["Pills", "Summary", "hand_over_summaries"]
 
 BATCH = 128
 MAX_AGE_MICROSECONDS = 20_000  # a program that hangs in an op has shown all but the last few tensors
-_FIXED = 14
-_MAX_RANK = 8
-_ROW_BYTES = (_FIXED + _MAX_RANK) * 8
-_BAD_SLOTS = (2, 3, 7)
+_WIDTH = PILL_SIZE + MAX_BATCH_RANK
+_ROW_BYTES = _WIDTH * 8
 
 
 class Summary(NamedTuple):
@@ -67,23 +66,21 @@ class Pills:
         ):
             return False
         memory = self._tensors.plain_memory(tensor)
-        if memory is None or len(memory[2]) > _MAX_RANK:
+        if memory is None or len(memory[2]) > MAX_BATCH_RANK:
             return False
         address, code, shape, strides = memory
         now = self._publisher.now()
         if self._waiting and now - self._waiting[0].timestamp > MAX_AGE_MICROSECONDS:
             self.flush()
         if self._rows is None:
-            self._rows = np.zeros((BATCH, _FIXED + _MAX_RANK))
+            self._rows = np.zeros((BATCH, _WIDTH))
             self._address = self._rows.ctypes.data
         place = len(self._waiting)
         row = self._address + place * _ROW_BYTES
         self._native.summary(address, code, shape, strides, -math.inf, math.inf, row)
         self._waiting.append(Summary(op, positions, node, slot, now, len(shape)))
         if self._bad.limit:
-            numbers = self._rows[place]
-            bits = zip(_BAD_SLOTS, (NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY), strict=True)
-            self._bad.note(node.tensor(slot), sum(bit for slot, bit in bits if numbers[slot]))
+            self._bad.note(node.tensor(slot), kinds_of(self._rows[place]))
         if place + 1 == BATCH:
             self.flush()
         return True
@@ -111,10 +108,9 @@ def hand_over_summaries(
     rows["key"] = [table.add((s.node.name, s.slot, s.op.name, s.node.device, "float64")) for s in summaries]
     rows["rank"] = 1
     rows["timestamp"] = [s.timestamp for s in summaries]
-    rows["dims"][:, 0] = [_FIXED + s.rank for s in summaries]
+    rows["dims"][:, 0] = [PILL_SIZE + s.rank for s in summaries]
     rows["nbytes"] = 8 * rows["dims"][:, 0]
-    muted = np.array([s.op.mute_if_healthy for s in summaries]) & ~values[:, _BAD_SLOTS].any(axis=1)
-    muted &= values[:, 0] != 0  # what was not looked at is not healthy
+    muted = np.array([s.op.mute_if_healthy for s in summaries]) & are_healthy(values)
     for position in sorted({position for s in summaries for position in s.positions}):
         here = np.array([position in s.positions for s in summaries])
         publisher.count_muted(int(np.count_nonzero(here & muted)), (position,))

@@ -43,6 +43,8 @@ class EngineSession(ABC):
         state: a node for everything that exists before the first run.
     """
 
+    engine: ClassVar[str]
+    """Its name, by which analysis finds the words of its operations."""
     tensors: ClassVar[Tensors]
     unwritten: ClassVar[Container[str]] = ()
     """Types of ops whose outputs nobody has written yet, so that there is nothing in them to be looked at."""
@@ -68,7 +70,7 @@ class EngineSession(ABC):
         """How many times observing a run failed; the program was not affected."""
         self._result_keys: tuple[str, ...] | None = None
         self._graph.global_step = GLOBAL_STEP
-        step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),))
+        step = Node("global_step", "Variable", outputs=(TensorSpec("int64", ()),), phase="parameter")
         self._graph.record([step, *state])
 
     # --- what an engine provides -------------------------------------------------------------------
@@ -303,6 +305,7 @@ class EngineSession(ABC):
         try:
             circumstances = replace(
                 self.circumstances,
+                engine=self.engine,
                 number=watching.publisher.info.index,
                 came_from=seen.came_from,
                 gone=tuple(seen.gone),

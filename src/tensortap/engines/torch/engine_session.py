@@ -43,6 +43,7 @@ log = logging.getLogger("tensortap.engine")
 class TorchSession(EngineSession):
     """The part of a session that knows PyTorch; goes before the class that says what a run is."""
 
+    engine = "torch"
     tensors = TENSORS
     unwritten = UNINITIALISED
 
@@ -56,12 +57,12 @@ class TorchSession(EngineSession):
 
     def state_nodes(self) -> Iterator[Node]:
         """A node for every parameter, buffer and optimizer state there is."""
-        for name, tensor in self.program.variables():
-            yield variable_node(name, tensor, device=devices.name_of(tensor.device))
+        for name, tensor, position in self.program.variables():
+            yield variable_node(name, tensor, device=devices.name_of(tensor.device), position=position)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Live state tensors by tensor name."""
-        return {f"{name}:0": tensor for name, tensor in self.program.variables()}
+        return {f"{name}:0": tensor for name, tensor, _ in self.program.variables()}
 
     def list_devices(self) -> list[Device]:
         """The CPU and the accelerators of this process."""

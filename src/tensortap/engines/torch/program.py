@@ -17,9 +17,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from tensortap.engines.torch.values import spec_of
-from tensortap.records import Node
+from tensortap.records import Node, Position
 
-__all__ = ["Program", "clean_path", "variable_node"]
+__all__ = ["Program", "clean_path", "module_holding", "variable_node"]
 
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-/]")
 
@@ -34,9 +34,25 @@ def clean_path(dotted: str) -> str:
     return "/".join(_UNUSABLE.sub("_", part.replace("/", "_")) for part in parts)
 
 
-def variable_node(name: str, tensor: torch.Tensor, op_type: str = "Variable", device: str = "") -> Node:
-    """The node that stands for a tensor which exists before the run."""
-    return Node(name, op_type, outputs=(spec_of(tensor),), device=device)
+def variable_node(
+    name: str,
+    tensor: torch.Tensor,
+    op_type: str = "Variable",
+    device: str = "",
+    position: Position | None = None,
+) -> Node:
+    """The node that stands for a tensor which exists before the run; without a position, it is held by a module."""
+    phase, module = position or Position("parameter", module_holding(name))
+    return Node(name, op_type, outputs=(spec_of(tensor),), device=device, phase=phase, module=module)
+
+
+def module_holding(path: str) -> str | None:
+    """The path of the module that holds a parameter, buffer or operation.
+
+    >>> module_holding("model/fc/weight"), module_holding("weight")
+    ('model/fc', None)
+    """
+    return path.rpartition("/")[0] or None
 
 
 class Program:
@@ -93,16 +109,17 @@ class Program:
         """Every buffer once, with its path."""
         yield from self._unique(lambda module: module.named_buffers())
 
-    def variables(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Parameters, buffers and the state of the known optimizers, with their names."""
+    def variables(self) -> Iterator[tuple[str, torch.Tensor, Position]]:
+        """Parameters, buffers and the state of the known optimizers, with their names, and where they belong."""
         paths: dict[int, str] = {}
         for name, parameter in self.parameters():
             paths[id(parameter)] = name
-            yield name, parameter
-        yield from self.buffers()
+            yield name, parameter, Position("parameter", module_holding(name))
+        for name, buffer in self.buffers():
+            yield name, buffer, Position("parameter", module_holding(name))
         for optimizer in self.optimizers.values():
-            for _, name, tensor in self.optimizer_state(optimizer, paths):
-                yield name, tensor
+            for path, name, tensor in self.optimizer_state(optimizer, paths):
+                yield name, tensor, Position("optimizer", module_holding(path))
 
     def optimizer_scope(self, optimizer: Optimizer) -> str:
         """`optimizer/AdamW`, with a number when there are several of a class."""

@@ -26,7 +26,7 @@ from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.memory import is_freed
 from tensortap.engines.torch.names import RunNames
-from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.program import Program, module_holding
 from tensortap.engines.torch.provenance import DTYPE, SHAPE, Content, Memory, Place, Provenance
 from tensortap.engines.torch.schema import UNINITIALISED, Op
 from tensortap.engines.torch.scopes import Scopes
@@ -35,7 +35,7 @@ from tensortap.engines.torch.sources import Sources
 from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import dtype_name, plain_shape, spec_of
 from tensortap.errors import DeadlineExceededError
-from tensortap.records import Node, TensorSpec
+from tensortap.records import Node, Position, TensorSpec
 
 if TYPE_CHECKING:
     from tensortap.engines.observe.watching import Watching
@@ -192,6 +192,8 @@ class Recorder:
         call.frame = first_user_frame(sys._getframe(2))
         scope, call.forward, call.owner = self._scope(names)
         call.entry = entry = self._names.next(scope, op.label)
+        if entry.position is None:
+            entry.position = self._position(call)
         for position, place in unseen:
             names[position] = self._sources.name_unseen(entry, call.tensors[position], place)
         call.inputs = tuple(names)
@@ -322,6 +324,23 @@ class Recorder:
                 return f"{scope}{owner}/", None, owner
         return scope, None, None
 
+    def _position(self, call: Call) -> Position:
+        """Where in the program an op is executed that has a new name."""
+        scopes = self.scopes
+        running = _current_autograd_node()
+        if running is not None and not scopes.in_recomputation():
+            if call.forward is not None:
+                known = call.forward.position
+                return Position("backward", None if known is None else known.module)
+            is_leaf = running._sequence_nr() == _NO_SEQUENCE_NUMBER
+            return Position("backward", module_holding(self._leaf_name(running)) if is_leaf else None)
+        if scopes.modules:
+            scope, is_recomputed = scopes.modules[-1]
+            return Position("forward", (scope.removeprefix("recompute/") if is_recomputed else scope)[:-1])
+        if scopes.optimizers:
+            return Position("optimizer", None if call.owner is None else module_holding(call.owner))
+        return Position("forward")
+
     def _leaf_name(self, accumulate_grad: Any) -> str:
         leaf = accumulate_grad.variable
         path = self._sources.parameter_paths.get(id(leaf))
@@ -383,6 +402,8 @@ class Recorder:
                 device=devices.name_of(gradient.device),
                 forward=path,
                 is_view=True,
+                phase="backward",
+                module=module_holding(path),
             )
         self._provenance.assign(gradient, place, name)
         self._nodes.append(entry.node)
@@ -427,13 +448,18 @@ class Recorder:
             entry.others_changed = True
         specs = tuple(TensorSpec(dtype_name(dtype), plain_shape(shape)) for shape, dtype in shapes)
         device = outputs[0].device if outputs else call.tensors[0].device if call.tensors else None
-        entry.node = self._build_node(call, specs, device, node if same_line else None)
+        entry.node = self._build_node(call, specs, device, node if same_line else None, outputs)
         entry.func, entry.code, entry.instruction, entry.callers = call.op.func, code, instruction, callers
         entry.inputs, entry.shapes, entry.others = call.inputs, shapes, call.others
         return entry.node
 
     def _build_node(
-        self, call: Call, specs: tuple[TensorSpec, ...], device: torch.device | None, known: Node | None
+        self,
+        call: Call,
+        specs: tuple[TensorSpec, ...],
+        device: torch.device | None,
+        known: Node | None,
+        outputs: Sequence[torch.Tensor] = (),
     ) -> Node:
         self._built += 1
         forward = call.forward
@@ -443,6 +469,7 @@ class Recorder:
             stack = forward.node.stack
         else:
             stack = capture_stack(call.frame or sys._getframe(1))
+        phase, module = call.entry.position or ("", None)
         if known is None and not self._plan.stays_compiled and not self._observation.ran_compiled:
             self._observation.ran_compiled = ran_compiled(sys._getframe(1))
         return Node(
@@ -456,6 +483,9 @@ class Recorder:
             stack=stack,
             forward=None if forward is None else forward.name,
             is_view=call.op.is_view,
+            phase=phase,
+            module=module,
+            writes=call.op.writes_into(call.args, call.kwargs, outputs),
         )
 
     # --- values ------------------------------------------------------------------------------------

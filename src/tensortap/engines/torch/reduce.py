@@ -19,10 +19,23 @@ import torch
 
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops.dtypes import in_precision_of, number_of
+from tensortap.pill import (
+    COUNTS,
+    DTYPE,
+    ELEMENTS,
+    INITIALIZED,
+    MAX,
+    MEAN,
+    MIN,
+    NO_STATISTICS,
+    PILL_SIZE,
+    RANK,
+    STATISTICS,
+    VARIANCE,
+)
 
 __all__ = ["DeviceSummaries"]
 
-_HEADER = 14
 _WITHOUT_FLOAT64 = {"mps"}
 # Elements reduced at once: bounds the working copies on the device to a few hundred megabytes.
 _CHUNK = 1 << 24
@@ -84,17 +97,17 @@ class DeviceSummaries:
     @torch.no_grad()
     def collect(self) -> np.ndarray[Any, Any]:
         """The summaries without their dimensions, float64[tensors, 14], as added; and start over."""
-        table = np.zeros((len(self._known), _HEADER))
-        table[:, 8:12] = math.inf, -math.inf, math.nan, math.nan
+        table = np.zeros((len(self._known), PILL_SIZE))
+        table[:, STATISTICS] = NO_STATISTICS
         if self._known:
-            table[:, [0, 1, 12, 13]] = self._known
+            table[:, [INITIALIZED, ELEMENTS, DTYPE, RANK]] = self._known
         for rows, partials in self._queued.values():
             found = torch.stack(partials).cpu().numpy()
-            table[rows, 2:8] = found[:, :6] * np.array(self._repeats, np.float64)[rows, None]
-            table[rows, 8:10] = found[:, 7:9]
+            table[rows, COUNTS] = found[:, :6] * np.array(self._repeats, np.float64)[rows, None]
+            table[rows, MIN : MAX + 1] = found[:, 7:9]
             with np.errstate(invalid="ignore"):
-                table[rows, 10] = np.where(found[:, 6] > 0, found[:, 9], np.nan)
-                table[rows, 11] = found[:, 10] / found[:, 6]
+                table[rows, MEAN] = np.where(found[:, 6] > 0, found[:, 9], np.nan)
+                table[rows, VARIANCE] = found[:, 10] / found[:, 6]
         self._known, self._shapes, self._repeats, self._queued = [], [], [], {}
         return table
 
@@ -116,7 +129,7 @@ def _reduce(values: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
 
 
 def _reduce_chunk(values: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
-    """Slots 2 to 7, then of the finite elements: number, minimum, maximum, mean, squares around the mean."""
+    """The counts of a pill, then of the finite elements: number, minimum, maximum, mean, squares around the mean."""
     wide = torch.float32 if values.device.type in _WITHOUT_FLOAT64 else torch.float64
     values = values.to(wide)
     finite = values.isfinite()

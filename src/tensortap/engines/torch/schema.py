@@ -155,6 +155,20 @@ class Op:
                 _collect((value,), found)
         return found
 
+    def writes_into(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[torch.Tensor]
+    ) -> tuple[int, ...]:
+        """For every output, the place of the tensor argument that it was written into, or -1; empty if none was."""
+        if not self.writes:
+            return ()
+        written = {id(each) for each in self.written(args, kwargs)}
+        tensors = self.split(args, kwargs)[0]
+        places = {
+            id(each): place for place, each in reversed(list(enumerate(tensors))) if id(each) in written
+        }
+        found = tuple(places.get(id(each), -1) for each in outputs)
+        return found if any(place >= 0 for place in found) else ()
+
     def attributes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Everything besides the tensors that is needed to call the operator again.
 

@@ -22,12 +22,12 @@ from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.memory import asking_no_class, in_place_of
 from tensortap.engines.torch.names import RunNames
-from tensortap.engines.torch.program import Program, variable_node
+from tensortap.engines.torch.program import Program, module_holding, variable_node
 from tensortap.engines.torch.provenance import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Provenance
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.engines.torch.values import spec_of
-from tensortap.records import Node
+from tensortap.records import Node, Position
 
 __all__ = ["Sources", "hidden_view_node"]
 
@@ -68,7 +68,7 @@ class Sources:
     def name_inputs(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """The inputs of the step."""
         for name, tensor in inputs.items():
-            self._add(name, tensor, "Placeholder")
+            self._add(name, tensor, "Placeholder", Position("input"))
 
     def name_variables(self) -> None:
         """Parameters with the gradients they already have, and buffers."""
@@ -76,7 +76,9 @@ class Sources:
             self.parameter_paths[id(parameter)] = path
             self._add(path, parameter)
             if parameter.grad is not None:
-                self._add(f"{path}/grad", parameter.grad)
+                self._add(
+                    f"{path}/grad", parameter.grad, position=Position("parameter", module_holding(path))
+                )
         for path, buffer in self._program.buffers():
             self._add(path, buffer)
 
@@ -99,7 +101,8 @@ class Sources:
                 known = position < len(parameters)
                 label = parameters[position] if known else f"input_{position}"
                 # Counted like an op: the module may be called again with another tensor.
-                self._add(self._names.next(f"{path}/", label).name, value, "Placeholder")
+                entry = self._names.next(f"{path}/", label)
+                self._add(entry.name, value, "Placeholder", Position("input", path))
 
     @asking_no_class
     def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
@@ -118,7 +121,7 @@ class Sources:
                 path = self.parameter_paths.get(id(parameter))
                 if path is None:
                     path = f"param_{number}"
-                    self._add(f"{scope}/{path}", parameter)
+                    self._add(f"{scope}/{path}", parameter, position=Position("optimizer"))
                 number += 1
                 for tensor in (parameter, parameter.grad):
                     origin = None if tensor is None else self._provenance.find(tensor)
@@ -126,7 +129,11 @@ class Sources:
                         self.owners[origin.name] = path
         for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
             origin = self._provenance.find(tensor)
-            self.owners[self._add(name, tensor) if origin is None else origin.name] = path
+            if origin is None:
+                position = Position("optimizer", module_holding(path))
+                self.owners[self._add(name, tensor, position=position)] = path
+            else:
+                self.owners[origin.name] = path
 
     def steps(self, scope: str, optimizer: Optimizer) -> None:
         """Take note of the optimizer that steps: the state it makes while it does will have names, too."""
@@ -183,22 +190,25 @@ class Sources:
         root = None if memory is None else self._provenance.origins.get(memory.root)
         if memory is None or root is None or memory.root[DTYPE] != place[DTYPE] or place[STRIDES] is None:
             entry = self._names.next(consumer.name + "/", "const")
-            name = self._add(entry.name, tensor, "Const")
+            module = None if consumer.position is None else consumer.position.module
+            name = self._add(entry.name, tensor, "Const", Position("input", module))
             self.use(self._provenance.origins[place], tensor)
             return name
         # A view, made where nobody could see it, of memory that does have a name.
         if root.source is not None:
             self.use(root, tensor.as_strided(memory.root[SHAPE], memory.root[STRIDES], memory.root[OFFSET]))
         entry = self._names.next(consumer.name + "/", "as_strided")
-        node = hidden_view_node(entry.name, root.name, memory.writer, tensor)
+        node = hidden_view_node(entry.name, root.name, memory.writer, tensor, consumer.position)
         self._provenance.assign(tensor, place, entry.tensor(0))
         self._on_use(entry.tensor(0), node, tensor)
         return entry.tensor(0)
 
-    def _add(self, name: str, tensor: torch.Tensor, op_type: str = "Variable") -> str:
+    def _add(
+        self, name: str, tensor: torch.Tensor, op_type: str = "Variable", position: Position | None = None
+    ) -> str:
         node = self._names.source(name)
         if node is None or node.outputs[0] != spec_of(tensor):
-            node = variable_node(name, tensor, op_type, devices.name_of(tensor.device))
+            node = variable_node(name, tensor, op_type, devices.name_of(tensor.device), position)
             self._names.keep_source(node)
         self._provenance.assign(tensor, self._provenance.place_of(tensor), node.tensor(0), node)
         return node.tensor(0)
@@ -216,8 +226,11 @@ def _parameters_of_method(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)[1:]
 
 
-def hidden_view_node(name: str, root: str, writer: str | None, tensor: torch.Tensor) -> Node:
-    """The node of a view that no op of the run has made."""
+def hidden_view_node(
+    name: str, root: str, writer: str | None, tensor: torch.Tensor, consumer: Position | None
+) -> Node:
+    """The node of a view that no op of the run has made; it stands where the op does that takes it."""
+    phase, module = consumer or ("", None)
     return Node(
         name,
         "aten::as_strided",
@@ -231,4 +244,6 @@ def hidden_view_node(name: str, root: str, writer: str | None, tensor: torch.Ten
             "storage_offset": tensor.storage_offset(),
         },
         is_view=True,
+        phase=phase,
+        module=module,
     )

@@ -15,12 +15,12 @@ from tensortap.engines.torch.values import dtype_name
 from tensortap.ops import kernel
 from tensortap.ops.dtypes import CODES
 from tensortap.ops.view import TensorView
+from tensortap.pill import PILL_SIZE
+from tensortap.records import MAX_BATCH_RANK
 
-__all__ = ["HEADER", "WIDTH", "can_summarise", "pill"]
+__all__ = ["WIDTH", "can_summarise", "pill"]
 
-HEADER = 14  # numbers before the dimensions, see DebugNumericSummary
-_MAX_RANK = 8
-WIDTH = HEADER + _MAX_RANK
+WIDTH = PILL_SIZE + MAX_BATCH_RANK
 
 
 def can_summarise(value: object) -> bool:
@@ -30,7 +30,7 @@ def can_summarise(value: object) -> bool:
         and value.is_floating_point()
         and value.device.type == "cpu"
         and value.layout is torch.strided
-        and value.dim() <= _MAX_RANK
+        and value.dim() <= MAX_BATCH_RANK
         and dtype_name(value.dtype) in CODES
     )
 

@@ -21,11 +21,11 @@ from tensortap.engines.torch import devices
 from tensortap.engines.torch.compiled.graph import GraphOp, Module, Ref, TappedGraph
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.names import RunNames
-from tensortap.engines.torch.program import clean_path
+from tensortap.engines.torch.program import clean_path, module_holding
 from tensortap.engines.torch.provenance import Place, Provenance
 from tensortap.engines.torch.source import capture_stack
 from tensortap.engines.torch.sources import Sources
-from tensortap.records import Frame, Node
+from tensortap.records import Frame, Node, Position
 
 __all__ = ["GraphTaps", "Summarised"]
 
@@ -114,7 +114,9 @@ class GraphTaps:
         for op in graph.ops:
             forward_entry = None if forward is None or op.forward is None else forward.entries[op.forward]
             owner = self._owner(op, execution)
-            entry = self._names.next(self._scope(op, execution, forward_entry, owner), op.op.label)
+            scope, position = self._scope(op, execution, forward_entry, owner)
+            entry = self._names.next(scope, op.op.label)
+            entry.position = entry.position or position
             execution.entries.append(entry)
             for ref in op.inputs:
                 if ref.kind == "input" and ref.position not in execution.inputs:
@@ -210,22 +212,28 @@ class GraphTaps:
         owners = {self._sources.owners[name] for name in names if name in self._sources.owners}
         return owners.pop() if len(owners) == 1 else None
 
-    def _scope(self, op: GraphOp, execution: _Execution, forward: Entry | None, owner: str | None) -> str:
-        """The scope of an operator: empty, or ending in a slash."""
+    def _scope(
+        self, op: GraphOp, execution: _Execution, forward: Entry | None, owner: str | None
+    ) -> tuple[str, Position]:
+        """The scope of an operator, empty or ending in a slash, and where in the program that is."""
         if forward is not None:
-            return forward.gradient_scope
+            known = forward.position
+            return forward.gradient_scope, Position("backward", None if known is None else known.module)
         path = self._path(op.modules)
         for compiled_for, executed_for in execution.moved.items():
             if path.startswith(compiled_for):
                 path = executed_for + path.removeprefix(compiled_for)
                 break
+        module = path[:-1] or None
         if op.is_gradient:
-            return f"gradients/{path}"  # of something that ran before this run
+            return f"gradients/{path}", Position("backward", module)  # of something that ran before this run
         if op.is_recomputed:
-            return f"recompute/{path}"
+            return f"recompute/{path}", Position("forward", module)
         if execution.optimizer and not path:
-            return execution.optimizer if owner is None else f"{execution.optimizer}{owner}/"
-        return path
+            if owner is None:
+                return execution.optimizer, Position("optimizer")
+            return f"{execution.optimizer}{owner}/", Position("optimizer", module_holding(owner))
+        return path, Position("forward", module)
 
     def _path(self, modules: Sequence[Module]) -> str:
         """The scope of the innermost module; one that the session does not know is called after its class."""
@@ -257,6 +265,7 @@ def _node(
             if execution.callers is None:
                 execution.callers = _lines_calling_compiled_code()
             stack = execution.callers + op.stack
+        phase, module = entry.position or ("", None)
         entry.node = Node(
             name=entry.name,
             op_type=op.op.op_type,
@@ -267,6 +276,8 @@ def _node(
             stack=stack,
             forward=None if forward is None else forward.name,
             is_view=op.op.is_view,
+            phase=phase,
+            module=module,
         )
     return entry.node
 

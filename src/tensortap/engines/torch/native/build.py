@@ -42,13 +42,14 @@ from typing import IO
 import torch
 
 from tensortap.errors import NativeBuildError
+from tensortap.pill import C_HEADER
 
 __all__ = ["SOURCE", "NativeBuildError", "ensure_built", "find_built", "library_path", "remove_all"]
 
 log = logging.getLogger("tensortap.engine")
 
 SOURCE = Path(__file__).with_name("observer.cpp")
-"""The source of the native interceptor; the headers beside it belong to it."""
+"""The source of the native interceptor; the headers beside it and `pill.h` belong to it."""
 
 # A compiler on a loaded node with a network file system is slow; one that takes longer than this is stuck.
 COMPILE_SECONDS = 600.0
@@ -286,7 +287,9 @@ def _temporary_directory() -> str:
 def _key(source: Path) -> str:
     """What a library was built for: readable in front, and a digest of everything that matters."""
     try:
-        text = b"\0".join(each.read_bytes() for each in [source, *sorted(source.parent.glob("*.h"))])
+        text = b"\0".join(
+            each.read_bytes() for each in [source, *sorted(source.parent.glob("*.h")), C_HEADER]
+        )
     except OSError as error:
         raise NativeBuildError(
             f"{source} cannot be read: {error.strerror}.", "Install tensortap again."
@@ -326,6 +329,7 @@ def _compiler_command(source: Path) -> list[str]:
         f"-I{installed / 'include'}",
         f"-I{installed / 'include/torch/csrc/api/include'}",
         f"-I{python}",
+        *("-iquote", str(C_HEADER.parent)),
         str(source.absolute()),
         f"-L{installed / 'lib'}",
         *LIBRARIES,

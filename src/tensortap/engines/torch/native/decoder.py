@@ -32,13 +32,13 @@ from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.installation import Installation
 from tensortap.engines.torch.native.known import KnownSources
 from tensortap.engines.torch.native.plans import NativePlan
-from tensortap.engines.torch.program import Program, variable_node
+from tensortap.engines.torch.program import Program, module_holding, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.sources import Sources, hidden_view_node
 from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import spec_of
-from tensortap.records import Node
+from tensortap.records import Node, Position
 from tensortap.sink.queue import shared_queue
 
 __all__ = ["Decoder"]
@@ -47,6 +47,7 @@ MAX_AGE_SECS = 0.05
 _SLOT_BITS = 20
 _PLANS_KEPT = 16  # as many as watch plans
 _ARGUMENTS_OF_NOTHING: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
+_OUTSIDE_OF_MODULES = Position("forward")
 
 
 class _Found:
@@ -112,6 +113,8 @@ class Decoder:
         self._operators: list[Op] = []
         self._scopes: dict[str, int] = {}
         self._scope_names: list[str] = []
+        self._positions: list[Position] = []
+        """Where in the program each scope is."""
         self._labels: dict[str, int] = {}
         self._label_names: list[str] = []
         self._owner_numbers: dict[str, int] = {"": 0}
@@ -261,7 +264,7 @@ class Decoder:
         """Tell the observer what the modules of the program are called."""
         announce, handle = self.library.tt_add_module, self.handle
         for module, path in paths.items():
-            announce(handle, module, self.scope(path + "/"))
+            announce(handle, module, self.scope(path + "/", Position("forward", path)))
 
     def in_place_of(self, wrapper: torch.Tensor) -> torch.Tensor:
         """What the gradient of a parameter is known by."""
@@ -276,9 +279,10 @@ class Decoder:
         for path, parameter in program.parameters():
             if parameter.requires_grad and parameter.is_leaf:
                 parent, _, leaf = f"gradients/{path}".rpartition("/")
-                scope, label = self.scope(parent + "/"), self.label(leaf)
-                number = len(self._parameter_paths)
-                announce(handle, parameter._cdata, number, scope, label, self.scope(f"gradients/{path}/"))
+                position = Position("backward", module_holding(path))
+                scope, label = self.scope(parent + "/", position), self.label(leaf)
+                number, inner = len(self._parameter_paths), self.scope(f"gradients/{path}/", position)
+                announce(handle, parameter._cdata, number, scope, label, inner)
                 self._parameter_paths.append(path)
 
     def _failure(self, error: BaseException) -> tuple[BaseException, Node] | None:
@@ -299,12 +303,13 @@ class Decoder:
 
     # --- numbers -----------------------------------------------------------------------------------
 
-    def scope(self, name: str) -> int:
-        """The number of a scope, which is empty or ends in a slash."""
+    def scope(self, name: str, position: Position = _OUTSIDE_OF_MODULES) -> int:
+        """The number of a scope, which is empty or ends in a slash, and is somewhere in the program."""
         number = self._scopes.get(name)
         if number is None:
             number = self._scopes[name] = len(self._scope_names)
             self._scope_names.append(name)
+            self._positions.append(position)
         return number
 
     def label(self, name: str) -> int:
@@ -424,46 +429,50 @@ class Decoder:
 
     def new_entry(self, entry: int, scope: int, label: int, number: int) -> None:
         """Name a new entry. (Placed by its number: an interrupt may have come between two of them.)"""
-        self._entries[entry:] = [
-            self._names.entry(self._scope_names[scope], self._label_names[label], number)
-        ]
+        named = self._names.entry(self._scope_names[scope], self._label_names[label], number)
+        named.position = named.position or self._positions[scope]
+        self._entries[entry:] = [named]
 
     def inner_scope(self, entry: int) -> int:
         """The scope of what an op brings along: constants, hidden views."""
-        return self.scope(self._entries[entry].name + "/")
+        named = self._entries[entry]
+        return self.scope(named.name + "/", named.position or _OUTSIDE_OF_MODULES)
 
     def gradient_scope(self, entry: int) -> int:
         """The scope of the gradient of an op."""
-        return self.scope(self._entries[entry].gradient_scope)
+        named = self._entries[entry]
+        module = None if named.position is None else named.position.module
+        return self.scope(named.gradient_scope, Position("backward", module))
 
     def stray_scope(self, name: str) -> int:
         """The scope of the gradient of an op that ran before this run."""
-        return self.scope(f"gradients/{name}/")
+        return self.scope(f"gradients/{name}/", Position("backward"))
 
     def leaf_scope(self, value: int) -> int:
         """The scope of adding to the gradient of a leaf that is no parameter."""
         path = "leaf" if value < 0 else self._tensor_name(value).rpartition(":")[0]
-        return self.scope(f"gradients/{path}/")
+        return self.scope(f"gradients/{path}/", Position("backward", module_holding(path)))
 
     def owner_scope(self, scope: int, owner: int) -> int:
         """The scope of what an optimizer does with one parameter."""
         path = next(path for path, number in self._owner_numbers.items() if number == owner)
-        return self.scope(f"{self._scope_names[scope]}{path}/")
+        return self.scope(f"{self._scope_names[scope]}{path}/", Position("optimizer", module_holding(path)))
 
     def step_in(self, scope: str, frame: FrameType | None) -> None:
         """Tell the observer which optimizer steps (none: without a frame), and how to know that it has left."""
         self.shared.in_optimizer = frame is not None
-        self.shared.scope = self.scope(scope)
+        self.shared.scope = self.scope(scope, Position("optimizer")) if scope else 0
         self.library.tt_step_in_frame(self.handle, frame)
 
     def unknown_module(self, module: nn.Module, parent: int) -> int:
         """The scope of a module that the program was not known to have."""
         above = self._scope_names[parent].removeprefix("recompute/")
-        return self.scope(f"{self._current.program.path_of_unknown(module, above)}/")
+        path = self._current.program.path_of_unknown(module, above)
+        return self.scope(f"{path}/", Position("forward", path))
 
     def recomputed_scope(self, scope: int) -> int:
         """The scope of a module that the backward pass calls again."""
-        return self.scope(f"recompute/{self._scope_names[scope]}")
+        return self.scope(f"recompute/{self._scope_names[scope]}", self._positions[scope])
 
     def enter_root(self, scope: int, module: nn.Module, args: Any) -> None:
         """A module is called from outside all modules: name what it is given."""
@@ -557,6 +566,7 @@ class Decoder:
         )
         if not observation.ran_compiled:
             observation.ran_compiled = ran_compiled(caller)
+        phase, module = self._entries[entry].position or ("", None)
         return Node(
             name=self._entries[entry].name,
             op_type=op.op_type,
@@ -568,6 +578,9 @@ class Decoder:
             stack=stack,
             forward=None if forward < 0 else self._entries[forward].name,
             is_view=op.is_view,
+            phase=phase,
+            module=module,
+            writes=op.writes_into(args, kwargs, outputs),
         )
 
     def failed(
@@ -597,13 +610,15 @@ class Decoder:
 
     def constant(self, entry: int, reused: int, tensor: torch.Tensor) -> int:
         """Build the node of a tensor that came from nowhere."""
-        name = self._entries[entry].name
-        return self._keep(reused, variable_node(name, tensor, "Const", self._device_name(tensor.device)))
+        named, device = self._entries[entry], self._device_name(tensor.device)
+        position = Position("input", None if named.position is None else named.position.module)
+        return self._keep(reused, variable_node(named.name, tensor, "Const", device, position))
 
     def hidden_view(self, entry: int, reused: int, root: int, writer: int, tensor: torch.Tensor) -> int:
         """Build the node of a view that was made where nobody could see it."""
         last_writer = None if writer < 0 else self._entries[writer].name
-        node = hidden_view_node(self._entries[entry].name, self._tensor_name(root), last_writer, tensor)
+        named = self._entries[entry]
+        node = hidden_view_node(named.name, self._tensor_name(root), last_writer, tensor, named.position)
         return self._keep(reused, node)
 
     def gradient(self, entry: int, reused: int, value: int, tensor: torch.Tensor, parameter: int) -> int:
@@ -616,6 +631,8 @@ class Decoder:
             device=self._device_name(tensor.device),
             forward=self._parameter_paths[parameter],
             is_view=True,
+            phase="backward",
+            module=module_holding(self._parameter_paths[parameter]),
         )
         return self._keep(reused, node)
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from tensortap.engines.torch.memory import asking_no_class, is_ordinary
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.sources import Sources
+from tensortap.records import Position
 
 if TYPE_CHECKING:
     from tensortap.engines.torch.native.decoder import Decoder
@@ -80,7 +81,7 @@ class KnownSources:
     @asking_no_class
     def name_state(self, sources: Sources, scope: str, optimizer: Optimizer) -> None:
         """Name the state of an optimizer that begins to step, and what belongs to which parameter."""
-        decoder, where = self._decoder, self._decoder.scope(scope)
+        decoder, where = self._decoder, self._decoder.scope(scope, Position("optimizer"))
         if decoder.library.tt_name_state(decoder.handle, optimizer, where):
             sources.steps(scope, optimizer)
             return

@@ -12,7 +12,6 @@
 namespace tensortap {
 
 constexpr int kMaxRank = 8;
-constexpr int kSummaryHeader = 14;
 
 // The layout of `tensortap.records.RECORD_ROW`.
 struct Row {

@@ -121,8 +121,7 @@ struct Plan {
   bool watches = false;
 };
 
-// Kinds of bad values, as bits.
-constexpr int kNan = 1, kNegativeInfinity = 2, kPositiveInfinity = 4;
+// Kinds of bad values are those of pill.h.
 constexpr int kNotSummarised = -1;
 
 struct Parameter {
@@ -453,7 +452,7 @@ class Observer {
         note_bad(value_of(call.entry, int64_t(slot)), found == kNotSummarised ? inherited : found);
       }
       // The first bad value, or the first NaN that comes of infinities.
-      if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & kNan & ~inherited;
+      if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & KIND_NAN & ~inherited;
       if (kinds != 0) show_bad(&call, node, kinds);
     }
     call.kept.clear();
@@ -1511,26 +1510,25 @@ class Observer {
   int add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time) {
     Lane& lane = run.lanes[number];
     const size_t rank = size_t(tensor.dim());
-    const size_t nbytes = (kSummaryHeader + rank) * sizeof(double);
-    double row[kSummaryHeader + kMaxRank];
+    const size_t nbytes = (PILL_SIZE + rank) * sizeof(double);
+    double row[PILL_SIZE + kMaxRank];
     const void* values = tensor.const_data_ptr();
     if (tensor.is_contiguous() && summarise_in_parallel(summarise_, values, code, tensor.numel(), tensor.element_size(),
                                                         lane.lower, lane.upper, row)) {
-      row[kSummaryHeader - 1] = double(rank);
-      for (size_t i = 0; i < rank; ++i) row[kSummaryHeader + i] = double(tensor.size(int64_t(i)));
+      row[PILL_RANK] = double(rank);
+      for (size_t i = 0; i < rank; ++i) row[PILL_SIZE + i] = double(tensor.size(int64_t(i)));
     } else {
       summarise_(values, code, int(rank), tensor.sizes().data(), tensor.strides().data(), lane.lower, lane.upper, row);
     }
-    const int kinds = (row[2] != 0 ? kNan : 0) | (row[3] != 0 ? kNegativeInfinity : 0) |
-                      (row[7] != 0 ? kPositiveInfinity : 0);
-    if (lane.mute_if_healthy && kinds == 0) {
+    const int kinds = pill_kinds(row);
+    if (lane.mute_if_healthy && pill_is_healthy(row)) {
       lane.muted += 1;
       return kinds;
     }
     char* data = room_for(number, nbytes);
     std::memcpy(data, row, nbytes);
     lane.has_bad |= kinds != 0;
-    const int64_t dims[] = {int64_t(kSummaryHeader + rank)};
+    const int64_t dims[] = {int64_t(PILL_SIZE + rank)};
     finish_row(lane, key, time, nbytes, 1, dims);
     return kinds;
   }

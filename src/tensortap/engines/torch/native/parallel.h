@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "pill.h"
+
 // The OpenMP runtime that PyTorch has brought along, if it has one. It is not linked: a second runtime in the process
 // would have threads of its own.
 extern "C" {
@@ -27,18 +29,20 @@ constexpr int kMaxParts = 64;
 // Adds the summary of another part of the same tensor. Without bounds, all but the elements that are NaN or infinite
 // have a say in mean and variance.
 inline void merge_summary(double* row, const double* more) {
-  const double mine = row[4] + row[5] + row[6], theirs = more[4] + more[5] + more[6];
+  const double mine = row[PILL_NEGATIVE] + row[PILL_ZERO] + row[PILL_POSITIVE];
+  const double theirs = more[PILL_NEGATIVE] + more[PILL_ZERO] + more[PILL_POSITIVE];
+  double &mean = row[PILL_MEAN], &variance = row[PILL_VARIANCE];
   if (mine == 0) {
-    row[10] = more[10];
-    row[11] = more[11];
+    mean = more[PILL_MEAN];
+    variance = more[PILL_VARIANCE];
   } else if (theirs != 0) {
-    const double all = mine + theirs, step = more[10] - row[10];
-    row[11] = (row[11] * mine + more[11] * theirs) / all + step * step * (mine / all) * (theirs / all);
-    row[10] += step * (theirs / all);
+    const double all = mine + theirs, step = more[PILL_MEAN] - mean;
+    variance = (variance * mine + more[PILL_VARIANCE] * theirs) / all + step * step * (mine / all) * (theirs / all);
+    mean += step * (theirs / all);
   }
-  for (int i = 1; i <= 7; ++i) row[i] += more[i];
-  row[8] = std::min(row[8], more[8]);
-  row[9] = std::max(row[9], more[9]);
+  for (int i = PILL_ELEMENTS; i <= PILL_POS_INF; ++i) row[i] += more[i];
+  row[PILL_MIN] = std::min(row[PILL_MIN], more[PILL_MIN]);
+  row[PILL_MAX] = std::max(row[PILL_MAX], more[PILL_MAX]);
 }
 
 // False if this tensor is better summarised by one thread.
@@ -57,7 +61,7 @@ inline bool summarise_in_parallel(SummaryKernel summarise, const void* data, int
     size_t item_size;
     double lower, upper;
     int parts = 0;
-    double rows[kMaxParts][16];
+    double rows[kMaxParts][PILL_SIZE + 2];  // a part has one dimension; the rest keeps rows aligned
   } job{summarise, static_cast<const char*>(data), dtype, count, item_size, lower, upper, 0, {}};
   const auto work = [](void* argument) {
     auto& all = *static_cast<Job*>(argument);
@@ -69,7 +73,7 @@ inline bool summarise_in_parallel(SummaryKernel summarise, const void* data, int
     all.summarise(part, all.dtype, 1, &size, &stride, all.lower, all.upper, all.rows[number]);
   };
   GOMP_parallel(work, &job, unsigned(threads), 0);
-  std::copy_n(job.rows[0], 13, row);
+  std::copy_n(job.rows[0], PILL_RANK, row);
   for (int part = 1; part < job.parts; ++part) merge_summary(row, job.rows[part]);
   return true;
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorboard.compat.proto.step_stats_pb2 import StepStats  # type: ignore[attr-defined]
 
+from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.engines.torch.profiling.events import (
     Calls,
     DeviceEvent,
@@ -23,7 +24,6 @@ from tensortap.ops.dtypes import itemsize_of
 from tensortap.profile.facts import OpFacts, StepFacts
 from tensortap.profile.step import Measured
 from tensortap.records import Node, device_name, split_tensor_name
-from tensortap.wire.graph_def import DTYPE_NUMBERS
 
 __all__ = ["measured"]
 

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
+from tensortap import pill
 from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.values import view_of
 from tensortap.ops import kernel
 
 __all__ = ["ask_before_steps", "has_bad_gradient", "is_bad"]
-
-_NAN, _NEGATIVE_INFINITY, _POSITIVE_INFINITY = 2, 3, 7
 
 
 def ask_before_steps(optimizer: Optimizer, may_step: Callable[[Optimizer], bool]) -> None:
@@ -47,5 +46,4 @@ def is_bad(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds NaN or infinities, as far as it can be read."""
     if readable(tensor) is None:
         return False
-    pill = kernel.summary(view_of(tensor))
-    return bool(pill[_NAN] or pill[_NEGATIVE_INFINITY] or pill[_POSITIVE_INFINITY])
+    return pill.is_bad(kernel.summary(view_of(tensor)))

@@ -1,0 +1,80 @@
+"""Values that came bad: data, checkpoints, other ranks, memory that nobody wrote."""
+
+from __future__ import annotations
+
+from tensortap.analyze.case import Case
+from tensortap.analyze.causes.words import some
+from tensortap.analyze.findings import Cause
+from tensortap.places import is_variable
+
+__all__ = ["arrived", "never_written", "overwritten"]
+
+
+def arrived(case: Case) -> Cause | None:
+    """What was bad before any operation of the step had touched it."""
+    op_type, out = case.node.op_type, case.out
+    if op_type in ("Placeholder", "Const"):
+        what = "input" if op_type == "Placeholder" else "tensor made outside the step"
+        unread = case.unread_before
+        if unread:
+            return Cause(
+                "not-looked-at",
+                f"What made it was not seen: {case.node.name} holds {out.bad_counts} among {int(out.elements)} "
+                f"elements when it is first seen, and {some(unread)} before it could not be looked at.",
+                advice="It may be made of those, or have come bad into the step.",
+            )
+        return Cause(
+            "bad-input",
+            f"The data was bad when it came: the {what} {case.node.name} holds {out.bad_counts} among "
+            f"{int(out.elements)} elements.",
+            advice="Look at what makes this batch: a division in the preprocessing, an empty file, a missing value.",
+        )
+    if is_variable(op_type):
+        if case.finding.phase == "optimizer":
+            return Cause(
+                "bad-state",
+                f"The optimizer's state {case.node.name} held {out.bad_counts} when the step began.",
+            )
+        return Cause(
+            "bad-parameter",
+            f"The parameter {case.node.name} was bad when the step began: {out.bad_counts} of "
+            f"{int(out.elements)} elements.",
+            advice="Look at its initialisation, or at the checkpoint it was loaded from.",
+        )
+    if case.operation.communicates:
+        return Cause("received", "The bad value came from another rank: what this rank gave was good.")
+    for name, health in case.loaded:
+        if health.is_bad:
+            return Cause(
+                "bad-input",
+                f"The data was bad when it came: {name}, which was loaded or came from another process, holds "
+                f"{health.bad_counts} among {int(health.elements)} elements.",
+                advice="Look at the checkpoint or the file it was loaded from.",
+            )
+    return None
+
+
+def never_written(case: Case) -> Cause | None:
+    """Memory that is used as it was found."""
+    user = case.first_user
+    used = "" if user is None else f" It is used first by {user}."
+    return Cause(
+        "uninitialised",
+        f"Memory that was never written: {case.word} returns it as it was found, here with {case.out.bad_counts}, and "
+        f"something takes it before all of it was filled.{used}",
+        advice=f"Fill all of it first, or make it with {case.api('zeros')}.",
+    )
+
+
+def overwritten(case: Case) -> Cause | None:
+    """Memory that an input shares was written to after the input was recorded: its own record is from before."""
+    for writer, health in case.writers:
+        if health.is_bad and not case.came_bad:
+            line = f" ({writer.stack[-1].file}:{writer.stack[-1].line})" if writer.stack else ""
+            return Cause(
+                "overwritten",
+                f"The memory of an input was overwritten before: {writer.name}{line} wrote {health.bad_counts} "
+                "into it.",
+                advice="Look at what that line writes, and through which view.",
+            )
+    return None
