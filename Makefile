@@ -3,7 +3,8 @@ PYTHON := $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench protos clean
+PROTOS := src/tensortap/wire/proto
 
 help: ## List the words
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -23,6 +24,9 @@ bench: .venv/torch.done ## Measure what watching costs
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/reader.py
+
+protos: .venv/dev.done ## Describe the messages of src/tensortap/wire/proto anew
+	$(BIN)/python -m grpc_tools.protoc -Isrc --include_imports --descriptor_set_out=$(PROTOS)/messages.binpb $(PROTOS)/*.proto
 
 clean: ## Remove the environment and caches
 	rm -rf build src/tensortap/*/*.so .venv .mypy_cache .ruff_cache .pytest_cache tensortap-runs
