@@ -12,7 +12,7 @@ help: ## List the words
 demo: .venv/torch.done ## Train a small model with a bug in it, and be told which line it is
 	$(BIN)/tensortap run examples/sentiment.py
 
-test: .venv/dev.done ## Run all tests
+test: check ## Check formatting, lint and types, then run all tests
 	$(BIN)/python -m pytest -n 2
 
 check: .venv/dev.done ## Formatting, lint, types
@@ -39,5 +39,5 @@ clean: ## Remove the environment and caches
 	@touch $@
 
 .venv/dev.done: .venv/torch.done
-	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,dev]'
+	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,serve,dev]'
 	@touch $@

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json, say
-from tensortap.errors import NativeBuildError, UsageError
+from tensortap.errors import NativeBuildError
+from tensortap.extras import require
 
 HELP = "build the native interceptor for the torch installed here"
 DESCRIPTION = """Build the native interceptor for the torch and Python installed here.
@@ -64,15 +65,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _builder() -> Any:
     """The module that builds, imported when it is needed: other commands must do without the engines."""
-    try:
-        from tensortap.engines.torch.native import build
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(
-            "The native interceptor is built for the torch that is installed, and there is none: "
-            "pip install 'tensortap[torch]'"
-        ) from error
+    require("torch", "Building the native interceptor")
+    from tensortap.engines.torch.native import build
+
     return build
 
 

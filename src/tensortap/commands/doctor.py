@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json
+from tensortap.extras import EXTRAS, missing_packages
 
 HELP = "check this installation, or whether a session directory is intact"
 DESCRIPTION = """Check what tensortap finds and can do here, by trying it on a small training
@@ -24,6 +25,8 @@ step. The exit code is 1 if something that is needed does not work.
                              with its checksum
 """
 
+OPTIONAL = {"stream": "streaming", "serve": "debug server", "parquet": "Parquet files"}
+"""Extras that are no framework, and what each is for."""
 FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-cpu")
 
 
@@ -95,6 +98,7 @@ def _versions() -> list[Check]:
             checks.append(Check(package, "note", "not installed", f"pip install {package}"))
         else:
             checks.append(Check(package, "good", version))
+    checks += [_extra(extra, use) for extra, use in OPTIONAL.items()]
     found = {name: version for name in FRAMEWORKS if (version := _version(name)) is not None}
     checks += [Check(name, "good", version) for name, version in found.items()]
     if not found:
@@ -107,6 +111,14 @@ def _versions() -> list[Check]:
             )
         )
     return checks
+
+
+def _extra(extra: str, use: str) -> Check:
+    if missing := missing_packages(extra):
+        text = f"cannot be used without {', '.join(missing)}"
+        return Check(use, "note", text, f"pip install 'tensortap[{extra}]'")
+    versions = (f"{package} {_version(package)}" for package in EXTRAS[extra].values())
+    return Check(use, "good", ", ".join(versions))
 
 
 def _kernel() -> Check:

@@ -269,9 +269,7 @@ def _further_hooks(options: argparse.Namespace, root: Path) -> Iterator[Any]:
         health = WatchOptions(
             "DebugNumericSummary", _anywhere(options.watch), _anywhere(options.op), _anywhere(options.dtype)
         )
-        yield GrpcDebugHook(
-            options.stream, lambda fetches, feeds: health, send_traceback_and_source_code=True
-        )
+        yield GrpcDebugHook(options.stream, health, send_traceback_and_source_code=True)
     if options.profile or options.profile_every is not None:
         from tensortap.profile.hook import ProfilerHook
 
