@@ -23,7 +23,14 @@ def missing_packages(extra: str) -> list[str]:
     >>> missing_packages("torch")
     []
     """
-    return [package for module, package in EXTRAS[extra].items() if find_spec(module) is None]
+    return [package for module, package in EXTRAS[extra].items() if not _is_installed(module)]
+
+
+def _is_installed(module: str) -> bool:
+    found = find_spec(module)
+    return (
+        found is not None and found.origin is not None
+    )  # a folder that happens to have this name has no origin
 
 
 def require(extra: str, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an error on its own stream, and everybody else is served (DESIGN 10, X17)."""
+"""Whatever a client sends, it gets an error on its own stream, and everybody else is served (X17)."""
 
 from __future__ import annotations
 

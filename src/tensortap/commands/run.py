@@ -141,6 +141,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     condition = _condition(options.filter)
     for regex in (options.watch, options.op, options.dtype, options.exclude):
         checked_regex(regex)
+    hooks = list(_further_hooks(options, root))  # refuses what cannot be, before there is a directory
     voice = Voice.of_this_process(root)
     answerer = Answerer(
         root, program.label, program.words, voice, options.quiet, options.exclude, options.filter, condition
@@ -148,7 +149,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.on_stop = answerer.stopping
     watch.on_leave_out = answerer.leaves_out
-    watch.hooks.extend(_further_hooks(options, root))
+    watch.hooks.extend(hooks)
     return partial(_start, program, watch, answerer)
 
 

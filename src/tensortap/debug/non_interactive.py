@@ -99,7 +99,7 @@ def watch_fn_of(watch: Watch | None) -> Callable[[Any, Any], WatchOptions]:
         TypeError: it is neither `WatchOptions` nor can it be called.
 
     >>> watch_fn_of(WatchOptions("DebugNanCount"))("loss", None).debug_ops
-    ('DebugNanCount',)
+    ['DebugNanCount']
     """
     if watch is None or isinstance(watch, WatchOptions):
         always = WatchOptions() if watch is None else watch
