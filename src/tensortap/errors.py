@@ -105,7 +105,8 @@ class MissingExtraError(TensortapError, ModuleNotFoundError):
         names = " and ".join(", ".join(packages).rsplit(", ", 1))
         verb = "is" if len(packages) == 1 else "are"
         super().__init__(
-            f"{what} needs {names}, which {verb} not installed: pip install 'tensortap[{extra}]'"
+            f"{what} needs {names}, which {verb} not installed: pip install 'tensortap[{extra}]'",
+            name=packages[0],
         )
         self.what = what
         self.extra = extra

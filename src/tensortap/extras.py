@@ -27,10 +27,12 @@ def missing_packages(extra: str) -> list[str]:
 
 
 def _is_installed(module: str) -> bool:
-    found = find_spec(module)
-    return (
-        found is not None and found.origin is not None
-    )  # a folder that happens to have this name has no origin
+    try:
+        found = find_spec(module)
+    except ValueError:  # a stand-in that somebody has put among the modules
+        return True
+    is_folder = found is not None and found.origin is None  # one that happens to have this name
+    return found is not None and not is_folder
 
 
 def require(extra: str, what: str) -> None:

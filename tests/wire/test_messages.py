@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +185,15 @@ def test_what_we_have_no_field_for_stays_in_the_message():
     assert again.node[0].experimental_debug_info.original_node_names == ["before"]
     assert again.library.function[0].signature.name == "f"
     assert again.node[0].op == "MatMul"
+
+
+def test_messages_that_users_get_can_be_pickled_and_copied():
+    graph, stats = messages.GraphDef(), messages.StepStats()
+    graph.node.add(name="fc").attr["axis"].i = 1
+    stats.dev_stats.add(device="/device:CPU:0").thread_names[3] = "main"
+    for message in (graph, stats):
+        assert type(message).__module__ == "tensortap.wire.messages"
+        assert pickle.loads(pickle.dumps(message)) == copy.deepcopy(message) == message
 
 
 def test_events_of_each_are_read_by_the_other():

@@ -117,8 +117,8 @@ def _extra(extra: str, use: str) -> Check:
     if missing := missing_packages(extra):
         text = f"cannot be used without {', '.join(missing)}"
         return Check(use, "note", text, f"pip install 'tensortap[{extra}]'")
-    versions = (f"{package} {_version(package)}" for package in EXTRAS[extra].values())
-    return Check(use, "good", ", ".join(versions))
+    found = (f"{package} {_version(package) or ''}".rstrip() for package in EXTRAS[extra].values())
+    return Check(use, "good", ", ".join(found))
 
 
 def _kernel() -> Check:

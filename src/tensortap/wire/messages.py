@@ -54,7 +54,9 @@ _pool = _load()
 
 
 def _class(name: str) -> Any:
-    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    made: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    made.__module__ = __name__  # where pickle finds it again
+    return made
 
 
 BatchMessage = _class("Batch")
