@@ -3,7 +3,8 @@ PYTHON := $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench protos clean
+PROTOS := src/tensortap/wire/proto
 
 help: ## List the words
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -11,7 +12,7 @@ help: ## List the words
 demo: .venv/torch.done ## Train a small model with a bug in it, and be told which line it is
 	$(BIN)/tensortap run examples/sentiment.py
 
-test: .venv/dev.done ## Run all tests
+test: check ## Check formatting, lint and types, then run all tests
 	$(BIN)/python -m pytest -n 2
 
 check: .venv/dev.done ## Formatting, lint, types
@@ -24,6 +25,9 @@ bench: .venv/torch.done ## Measure what watching costs
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/reader.py
 
+protos: .venv/dev.done ## Describe the messages of src/tensortap/wire/proto anew
+	$(BIN)/python -m grpc_tools.protoc -Isrc --include_imports --descriptor_set_out=$(PROTOS)/messages.binpb $(PROTOS)/*.proto
+
 clean: ## Remove the environment and caches
 	rm -rf build src/tensortap/*/*.so .venv .mypy_cache .ruff_cache .pytest_cache tensortap-runs
 
@@ -35,5 +39,5 @@ clean: ## Remove the environment and caches
 	@touch $@
 
 .venv/dev.done: .venv/torch.done
-	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,dev]'
+	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,serve,dev]'
 	@touch $@

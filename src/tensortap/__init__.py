@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tensortap import errors, torch
+    from tensortap import errors as errors
+    from tensortap import torch as torch
     from tensortap.debug.dumping import DumpingDebugWrapperSession
     from tensortap.debug.grpc import GrpcDebugWrapperSession, TensorBoardDebugWrapperSession
     from tensortap.debug.hooks import DumpingDebugHook, GrpcDebugHook, TensorBoardDebugHook
@@ -102,11 +103,9 @@ __all__ = [
     "WatchOptions",
     "WorkerSessionCreator",
     "add_debug_tensor_watch",
-    "errors",
     "get_default_graph",
     "get_default_session",
     "latest_checkpoint",
-    "torch",
     "watch_graph",
     "watch_graph_with_denylists",
 ]
@@ -147,26 +146,20 @@ _HOMES = {
     "tensortap.watch.match": "add_debug_tensor_watch watch_graph watch_graph_with_denylists",
     "tensortap.watch.options": "WatchOptions",
 }
+_MODULES = (
+    "errors",
+    "torch",
+)  # not in `__all__`: `from tensortap import *` must not replace the user's `torch`
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         return getattr(import_module(_HOME_OF[name]), name)
-    if name == "errors":
-        return import_module("tensortap.errors")
-    for framework in import_module("tensortap.frameworks").FRAMEWORKS:
-        if name == framework.name:
-            try:
-                return import_module(f"tensortap.{name}")
-            except ModuleNotFoundError as error:
-                if error.name != framework.module:
-                    raise
-                raise ModuleNotFoundError(
-                    f"tensortap.{name} needs {framework.title}: {framework.install}", name=framework.module
-                ) from error
+    if name in _MODULES:
+        return import_module(f"tensortap.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -5,6 +5,7 @@
     ├── FeedError (ValueError)             a fed value that does not fit what it replaces
     ├── UsageError (ValueError)            what was asked of a directory, trace or command does not fit it
     ├── NotThereError (LookupError)        a run, node, file or line that is not there
+    ├── MissingExtraError (ImportError)    a package that only some need is not installed
     ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
     ├── SessionClosedError (RuntimeError)  a session used after close()
     ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
@@ -36,6 +37,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensortap.records import Node
 
 __all__ = [
@@ -50,6 +53,7 @@ __all__ = [
     "GraphFinalizedError",
     "InternalError",
     "InvalidArgumentError",
+    "MissingExtraError",
     "NanLossDuringTrainingError",
     "NativeBuildError",
     "NotFoundError",
@@ -87,6 +91,29 @@ class UsageError(TensortapError, ValueError):
 
 class NotThereError(TensortapError, LookupError):
     """A run, node, file or line that is not there; the message names what is near."""
+
+
+class MissingExtraError(TensortapError, ModuleNotFoundError):
+    """Packages that only some need are not installed; the message has the command that installs them.
+
+    Attributes:
+        extra: of tensortap that brings them, such as `serve`.
+        packages: that are missing.
+    """
+
+    def __init__(self, what: str, extra: str, packages: Sequence[str]) -> None:
+        names = " and ".join(", ".join(packages).rsplit(", ", 1))
+        verb = "is" if len(packages) == 1 else "are"
+        super().__init__(
+            f"{what} needs {names}, which {verb} not installed: pip install 'tensortap[{extra}]'",
+            name=packages[0],
+        )
+        self.what = what
+        self.extra = extra
+        self.packages = tuple(packages)
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, tuple[str, ...]]]:
+        return type(self), (self.what, self.extra, self.packages)  # it may cross to another process
 
 
 class GraphFinalizedError(TensortapError, RuntimeError):

@@ -20,8 +20,38 @@ PUBLIC = [(tensortap, name) for name in tensortap.__all__] + [
 ]
 
 
+PROGRAM = """
+import torch, errno as errors
+mine = torch, errors
+from tensortap import *
+assert (torch, errors) == mine, "names of the user are gone"
+assert WatchOptions("DebugNanCount").debug_ops == ["DebugNanCount"]
+import tensortap
+assert tensortap.torch is not torch
+"""
+
+
+def test_a_star_import_leaves_modules_of_the_user_alone():
+    exec(PROGRAM, {})
+    assert not [name for name in tensortap.__all__ if inspect.ismodule(getattr(tensortap, name))]
+    assert {"errors", "torch"} <= set(dir(tensortap))
+
+
+def test_every_exception_of_ours_is_of_one_family():
+    found = {
+        each
+        for module in MODULES
+        for each in vars(module).values()
+        if inspect.isclass(each)
+        and issubclass(each, BaseException)
+        and each.__module__.startswith("tensortap")
+    }
+    assert len(found) > 30
+    assert not [each for each in found if not issubclass(each, tensortap.errors.TensortapError)]
+
+
 def test_all_is_complete():
-    assert {"errors", "torch", *tensortap._HOME_OF} == set(tensortap.__all__)
+    assert set(tensortap._HOME_OF) == set(tensortap.__all__)
 
 
 @pytest.mark.parametrize("module", [tensortap, *MODULES], ids=lambda module: module.__name__)

@@ -170,7 +170,7 @@ def test_a_pattern_that_matches_nothing_gives_a_run_without_tensors_and_a_warnin
 
 
 def test_mistakes_in_a_watch_fn_reach_the_caller_before_the_step_runs(tmp_path):
-    with pytest.raises(TypeError, match="watch_fn must be a function"):
+    with pytest.raises(TypeError, match="watch_fn must be WatchOptions, or a function"):
         dumping(tmp_path / "a", "DebugIdentity")
     session = linear_session()
     with pytest.raises(InvalidArgumentError, match="DebugIdentitee"):

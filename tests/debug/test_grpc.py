@@ -136,7 +136,7 @@ def test_addresses(caplog):
         tt.GrpcDebugHook([])
     with pytest.raises(ValueError, match="no address of a debug server"):
         tt.GrpcDebugHook("file:///tmp/x")
-    with pytest.raises(TypeError, match="watch_fn must be a function"):
+    with pytest.raises(TypeError, match="watch_fn must be WatchOptions, or a function"):
         tt.GrpcDebugHook("localhost:1", "all")
     with pytest.raises(TypeError, match="StreamOptions"):
         tt.GrpcDebugHook("localhost:1", stream=5)

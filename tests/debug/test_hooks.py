@@ -83,6 +83,19 @@ def test_a_stateful_watch_fn(tmp_path):
     ]
 
 
+def test_ready_watch_options_do_for_all_runs(tmp_path):
+    """C20: where it need not decide anew, no function is needed."""
+    watch = WatchOptions("DebugNanCount", "model/addmm")
+    hook = DumpingDebugHook(tmp_path / "hook", watch)
+    with tt.MonitoredSession(linear_session(), hooks=[hook]) as session:
+        session.run("loss")
+        session.run("loss")
+    with tt.DumpingDebugWrapperSession(linear_session(), tmp_path / "wrapper", watch) as session:
+        session.run("loss")
+    dumps = [*runs(tmp_path / "hook"), *runs(tmp_path / "wrapper")]
+    assert [tensors(dump) for dump in dumps] == [{"model/addmm:0:DebugNanCount"}] * 3
+
+
 def test_the_thread_filter_is_honoured(tmp_path):
     """X3, against C29."""
     hook = DumpingDebugHook(tmp_path / "root", thread_name_filter="main-")

@@ -119,7 +119,7 @@ def test_training_goes_on_after_a_restart(
     assert latest_checkpoint(tmp_path) == tmp_path / "model.ckpt-8"
 
 
-def test_recoveries_are_counted_as_in_a_monitored_session(clock: FakeClock) -> None:  # X8
+def test_recoveries_are_counted_as_in_a_monitored_session(clock: FakeClock) -> None:  # X6
     raw = CounterSession(failures=[AbortedError(None, None, "gone")] * 9)
     for is_chief in (True, False):
         with (

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an error on its own stream, and everybody else is served (DESIGN 10, X17)."""
+"""Whatever a client sends, it gets an error on its own stream, and everybody else is served (X17)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 from tensortap.records import RECORD_ROW
 from tensortap.server import DebugServer, Limits
 from tensortap.server.stream import Stream
-from tensortap.wire.debug_service import (
-    SEND_SOURCE_FILES,
-    SEND_TRACEBACKS,
-    BatchMessage,
-    DebuggedSourceFiles,
-    Event,
-    WireError,
-)
+from tensortap.wire.debug_service import SEND_SOURCE_FILES, SEND_TRACEBACKS, WireError
 from tensortap.wire.encoding import find_field
 from tensortap.wire.events import BATCH_PLUGIN, graph_events, own_event, tensor_events
+from tensortap.wire.messages import BatchMessage, DebuggedSourceFiles, Event
 from tests.server.tools import (
     device,
     events,

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tensortap.records import RECORD_ROW, KeyTable
 from tensortap.wire.batches import BatchDecoder, BatchEncoder
-from tensortap.wire.debug_service import BatchMessage, Event, KeyBlock, WireError
+from tensortap.wire.debug_service import Event, WireError
 from tensortap.wire.events import BATCH, BATCH_PLUGIN, TENSOR, TensorJoiner, kind_of, own_event
+from tensortap.wire.messages import BatchMessage, KeyBlock
 from tests.store.sample import CPU, batch_of, pill, record
 from tests.wire.test_events import numbers, same
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json, say
-from tensortap.errors import NativeBuildError, UsageError
-from tensortap.frameworks import ANY_FRAMEWORK
+from tensortap.errors import NativeBuildError
+from tensortap.extras import missing_packages, require
 
 HELP = "build the native interceptor for the framework installed here"
 DESCRIPTION = """Build the native interceptor for the framework and Python installed here.
@@ -68,18 +68,11 @@ def _builder() -> Any:
     from tensortap.engines.registry import FRAMEWORKS, load_engine
 
     for framework in FRAMEWORKS:
-        try:
-            builder = load_engine(framework).builder()
-        except ModuleNotFoundError as error:
-            if error.name != framework.module:
-                raise
-            continue
+        builder = None if missing_packages(framework.name) else load_engine(framework).builder()
         if builder is not None:
             return builder
-    raise UsageError(
-        f"The native interceptor is built for the {ANY_FRAMEWORK} that is installed, and there is none: "
-        f"{FRAMEWORKS[0].install}"
-    )
+    require(FRAMEWORKS[0].name, "Building the native interceptor")
+    raise AssertionError("no engine has a native part")
 
 
 def _clean(builder: Any, options: argparse.Namespace) -> int:

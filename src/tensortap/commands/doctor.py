@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.commands.common import add_output_arguments, print_json
+from tensortap.extras import EXTRAS, missing_packages
 from tensortap.frameworks import FRAMEWORKS, Framework
 
 HELP = "check this installation, or whether a session directory is intact"
@@ -24,6 +25,10 @@ step. The exit code is 1 if something that is needed does not work.
   tensortap doctor DIR       instead, read every value of a session directory and compare it
                              with its checksum
 """
+
+
+OPTIONAL = {"stream": "streaming", "serve": "debug server", "parquet": "Parquet files"}
+"""Extras that are no framework, and what each is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ def _versions() -> list[Check]:
             checks.append(Check(package, "note", "not installed", f"pip install {package}"))
         else:
             checks.append(Check(package, "good", version))
+    checks += [_extra(extra, use) for extra, use in OPTIONAL.items()]
     found = [framework for framework in FRAMEWORKS if framework.version is not None]
     checks += [Check(framework.name, "good", f"{framework.version}") for framework in found]
     if not found:
@@ -107,6 +113,14 @@ def _versions() -> list[Check]:
             )
         )
     return checks
+
+
+def _extra(extra: str, use: str) -> Check:
+    if missing := missing_packages(extra):
+        text = f"cannot be used without {', '.join(missing)}"
+        return Check(use, "note", text, f"pip install 'tensortap[{extra}]'")
+    found = (f"{package} {_version(package) or ''}".rstrip() for package in EXTRAS[extra].values())
+    return Check(use, "good", ", ".join(found))
 
 
 def _kernel() -> Check:

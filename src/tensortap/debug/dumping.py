@@ -10,7 +10,7 @@ from typing import Any
 from tensortap.debug.actions import OnRunStartAction, OnRunStartRequest, OnRunStartResponse
 from tensortap.debug.base import check_wrappable
 from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
-from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, WatchFn
+from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, Watch
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.sink.budget import Budget
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
@@ -29,7 +29,8 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         sess: an engine session, such as `tensortap.torch.Session`, or a `MonitoredSession`.
         session_root: directory that does not exist, and is then made, or is empty; `~` is expanded. Ranks of
             one launch may share it.
-        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run; everything by default.
+        watch_fn: `WatchOptions`, or `watch_fn(fetches, feeds)` that returns them for the coming run; everything by
+            default.
         thread_name_filter: regular expression for the names of threads whose runs are dumped.
         pass_through_operrors: raise the `OpError` of a run. By default it is captured and *returned*.
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
@@ -54,7 +55,7 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         self,
         sess: Any,
         session_root: str | os.PathLike[str],
-        watch_fn: WatchFn | None = None,
+        watch_fn: Watch | None = None,
         thread_name_filter: str | None = None,
         pass_through_operrors: bool | None = None,
         log_usage: bool = True,

@@ -7,8 +7,7 @@ from typing import Any
 
 from tensortap.debug.actions import OnRunStartAction, OnRunStartRequest, OnRunStartResponse
 from tensortap.debug.base import check_wrappable
-from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, WatchFn
-from tensortap.debug.streaming import Streamer, gated_watch
+from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, Watch
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.sink.stream_options import StreamOptions
 
@@ -24,13 +23,15 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
     Args:
         sess: an engine session, such as `tensortap.torch.Session`, or a `MonitoredSession`.
         grpc_debug_server_addresses: `host:port[/path]`, or a list of such, with or without `grpc://`.
-        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run; everything by default.
+        watch_fn: `WatchOptions`, or `watch_fn(fetches, feeds)` that returns them for the coming run; everything by
+            default.
         thread_name_filter: regular expression for the names of threads whose runs are streamed.
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
         stream: timeouts, pauses, bounds and token.
         send_traceback_and_source_code: also send source lines and files, whenever the graph has grown.
 
     Raises:
+        MissingExtraError: gRPC is not installed.
         TypeError: addresses that are neither text nor a list of text.
         ValueError: an address without a port.
 
@@ -48,7 +49,7 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
         self,
         sess: Any,
         grpc_debug_server_addresses: str | Sequence[str],
-        watch_fn: WatchFn | None = None,
+        watch_fn: Watch | None = None,
         thread_name_filter: str | None = None,
         log_usage: bool = True,
         *,
@@ -56,8 +57,13 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
         stream: StreamOptions | None = None,
         send_traceback_and_source_code: bool = False,
     ) -> None:
+        # Imported here: gRPC is of no use to programs that only dump, and need not be installed.
+        from tensortap.debug.streaming import Streamer
+
         check_wrappable(sess)
-        self._streamer = Streamer(grpc_debug_server_addresses, stream, send_traceback_and_source_code)
+        self._streamer: Streamer = Streamer(
+            grpc_debug_server_addresses, stream, send_traceback_and_source_code
+        )
         super().__init__(sess, watch_fn, thread_name_filter, pass_through_operrors)
 
     def prepare_run_debug_urls(self, fetches: Any, feed_dict: Any) -> str | list[str]:
@@ -138,6 +144,8 @@ class TensorBoardDebugWrapperSession(GrpcDebugWrapperSession):
         pass_through_operrors: bool | None = None,
         stream: StreamOptions | None = None,
     ) -> None:
+        from tensortap.debug.streaming import gated_watch
+
         super().__init__(
             sess,
             grpc_debug_server_addresses,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensortap.debug.dumper import FLUSH_SECS, Dumper, check_limits, step_of
-from tensortap.debug.non_interactive import WatchFn, check_watch_fn
+from tensortap.debug.non_interactive import Watch, watch_fn_of
 from tensortap.debug.threads import ThreadFilter
 from tensortap.engines.options import RunOptions
 from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
@@ -17,7 +17,6 @@ from tensortap.sink.budget import Budget
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
 from tensortap.sink.retention import Retention
 from tensortap.watch.match import watch_run
-from tensortap.watch.options import WatchOptions, as_watch_options
 
 if TYPE_CHECKING:
     from tensortap.debug.streaming import Streamer
@@ -36,7 +35,8 @@ class DumpingDebugHook(SessionRunHook):
     Args:
         session_root: directory that does not exist, and is then made, or is empty. It is looked at before the
             first run. Ranks of one launch may share it.
-        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run; everything by default.
+        watch_fn: `WatchOptions`, or `watch_fn(fetches, feeds)` that returns them for the coming run; everything by
+            default.
         thread_name_filter: regular expression for the names of threads whose runs are dumped.
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
         budget: how many bytes may be written, per run and altogether.
@@ -48,7 +48,7 @@ class DumpingDebugHook(SessionRunHook):
     >>> import tempfile, torch, tensortap as tt
     >>> from pathlib import Path
     >>> root = Path(tempfile.mkdtemp()) / "dumps"
-    >>> hook = DumpingDebugHook(root, watch_fn=lambda fetches, feeds: WatchOptions("DebugNumericSummary"))
+    >>> hook = DumpingDebugHook(root, watch_fn=tt.WatchOptions("DebugNumericSummary"))
     >>> with tt.MonitoredSession(tt.torch.Session(lambda x: {"y": x + 1}), hooks=[hook]) as session:
     ...     result = session.run("y", {"x": torch.ones(2)})
     >>> len(list(root.glob("run_*_0")))
@@ -58,7 +58,7 @@ class DumpingDebugHook(SessionRunHook):
     def __init__(
         self,
         session_root: str | os.PathLike[str],
-        watch_fn: WatchFn | None = None,
+        watch_fn: Watch | None = None,
         thread_name_filter: str | None = None,
         log_usage: bool = True,
         *,
@@ -69,7 +69,7 @@ class DumpingDebugHook(SessionRunHook):
     ) -> None:
         check_limits(budget, retention)
         self._session_root = session_root
-        self._watch_fn = check_watch_fn(watch_fn)
+        self._watch_fn = watch_fn_of(watch_fn)
         self._thread_filter = ThreadFilter(thread_name_filter)
         self._budget = budget
         self._retention = retention
@@ -91,9 +91,13 @@ class DumpingDebugHook(SessionRunHook):
         if dumper.skips(step_of(run_context.session)):
             return None
         fetches, feeds = run_context.original_args.fetches, run_context.original_args.feed_dict
-        watch = WatchOptions() if self._watch_fn is None else as_watch_options(self._watch_fn(fetches, feeds))
         options = RunOptions()
-        watch_run(options, watch, dumper.prepare(fetches, feeds), reset_disk_byte_usage=first)
+        watch_run(
+            options,
+            self._watch_fn(fetches, feeds),
+            dumper.prepare(fetches, feeds),
+            reset_disk_byte_usage=first,
+        )
         return SessionRunArgs(None, None, options)
 
     def _open(self) -> tuple[Dumper, bool]:
@@ -142,19 +146,21 @@ class GrpcDebugHook(SessionRunHook):
 
     Args:
         grpc_debug_server_addresses: `host:port[/path]`, or a list of such, with or without `grpc://`.
-        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run; everything by default.
+        watch_fn: `WatchOptions`, or `watch_fn(fetches, feeds)` that returns them for the coming run; everything by
+            default.
         thread_name_filter: regular expression for the names of threads whose runs are streamed.
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
         stream: timeouts, pauses, bounds and token.
         send_traceback_and_source_code: also send source lines and files, whenever the graph has grown.
 
     Raises:
+        MissingExtraError: gRPC is not installed.
         TypeError: addresses that are neither text nor a list of text.
         ValueError: an address without a port.
 
     >>> import torch, tensortap as tt
     >>> hook = GrpcDebugHook(
-    ...     ["localhost:1"], lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary"),
+    ...     ["localhost:1"], tt.WatchOptions("DebugNumericSummary"),
     ...     stream=tt.StreamOptions(connect_timeout_secs=0.1),
     ... )
     >>> with tt.MonitoredSession(tt.torch.Session(lambda x: {"y": x + 1}), hooks=[hook]) as session:
@@ -164,17 +170,17 @@ class GrpcDebugHook(SessionRunHook):
     def __init__(
         self,
         grpc_debug_server_addresses: str | Sequence[str],
-        watch_fn: WatchFn | None = None,
+        watch_fn: Watch | None = None,
         thread_name_filter: str | None = None,
         log_usage: bool = True,
         *,
         stream: StreamOptions | None = None,
         send_traceback_and_source_code: bool = False,
     ) -> None:
-        # Imported here: gRPC is of no use to programs that only dump.
+        # Imported here: gRPC is of no use to programs that only dump, and need not be installed.
         from tensortap.debug.streaming import Streamer
 
-        self._watch_fn = check_watch_fn(watch_fn)
+        self._watch_fn = watch_fn_of(watch_fn)
         self._thread_filter = ThreadFilter(thread_name_filter)
         self._streamer: Streamer = Streamer(
             grpc_debug_server_addresses, stream, send_traceback_and_source_code
@@ -188,9 +194,8 @@ class GrpcDebugHook(SessionRunHook):
         if not urls:
             return None
         fetches, feeds = run_context.original_args.fetches, run_context.original_args.feed_dict
-        watch = WatchOptions() if self._watch_fn is None else as_watch_options(self._watch_fn(fetches, feeds))
         options = RunOptions()
-        watch_run(options, watch, urls)
+        watch_run(options, self._watch_fn(fetches, feeds), urls)
         return SessionRunArgs(None, None, options)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:

@@ -19,10 +19,10 @@ from tensortap.debug.actions import (
 from tensortap.debug.base import BaseDebugWrapperSession
 from tensortap.watch.options import WatchOptions, as_watch_options
 
-__all__ = ["NonInteractiveDebugWrapperSession", "WatchFn", "check_watch_fn"]
+__all__ = ["NonInteractiveDebugWrapperSession", "Watch", "watch_fn_of"]
 
-WatchFn = Callable[[Any, Any], Any]
-"""`watch_fn(fetches, feeds)`: called before each watched run; returns `WatchOptions`."""
+Watch = WatchOptions | Callable[[Any, Any], Any]
+"""What to watch in every run; or `watch_fn(fetches, feeds)`, called before each watched run, which returns it."""
 
 
 class NonInteractiveDebugWrapperSession(BaseDebugWrapperSession):
@@ -30,14 +30,14 @@ class NonInteractiveDebugWrapperSession(BaseDebugWrapperSession):
 
     Args:
         sess: as for `BaseDebugWrapperSession`.
-        watch_fn: `watch_fn(fetches, feeds)` returns `WatchOptions` for the coming run, or the older tuple
-            `(debug_ops, node_name_regex[, op_type_regex[, dtype_regex[, tolerate]]])`. It may decide anew
-            each time. Without it, the whole value of every tensor is recorded.
+        watch_fn: `WatchOptions` for all runs; or `watch_fn(fetches, feeds)`, which returns them for the coming
+            run, or the older tuple `(debug_ops, node_name_regex[, op_type_regex[, dtype_regex[, tolerate]]])`,
+            and may decide anew each time. Without it, the whole value of every tensor is recorded.
         thread_name_filter: as for `BaseDebugWrapperSession`.
         pass_through_operrors: as for `BaseDebugWrapperSession`.
 
     Raises:
-        TypeError: `watch_fn` cannot be called.
+        TypeError: `watch_fn` is neither.
 
     >>> import tensortap as tt
     >>> from tensortap.sink.memory import collect
@@ -51,11 +51,11 @@ class NonInteractiveDebugWrapperSession(BaseDebugWrapperSession):
     def __init__(
         self,
         sess: Any,
-        watch_fn: WatchFn | None = None,
+        watch_fn: Watch | None = None,
         thread_name_filter: str | None = None,
         pass_through_operrors: bool | None = False,
     ) -> None:
-        self._watch_fn = check_watch_fn(watch_fn)
+        self._watch_fn = watch_fn_of(watch_fn)
         super().__init__(sess, thread_name_filter, pass_through_operrors)
 
     def on_session_init(self, request: OnSessionInitRequest) -> OnSessionInitResponse:
@@ -89,15 +89,24 @@ class NonInteractiveDebugWrapperSession(BaseDebugWrapperSession):
 
     def watch_options(self, fetches: Any, feed_dict: Any) -> WatchOptions:
         """What to watch in the coming run."""
-        return (
-            WatchOptions() if self._watch_fn is None else as_watch_options(self._watch_fn(fetches, feed_dict))
-        )
+        return self._watch_fn(fetches, feed_dict)
 
 
-def check_watch_fn(watch_fn: WatchFn | None) -> WatchFn | None:
-    """Refuse a `watch_fn` that cannot be called."""
-    if watch_fn is not None and not callable(watch_fn):
+def watch_fn_of(watch: Watch | None) -> Callable[[Any, Any], WatchOptions]:
+    """A function that says what to watch in the coming run, whichever way the user has said it.
+
+    Raises:
+        TypeError: it is neither `WatchOptions` nor can it be called.
+
+    >>> watch_fn_of(WatchOptions("DebugNanCount"))("loss", None).debug_ops
+    ['DebugNanCount']
+    """
+    if watch is None or isinstance(watch, WatchOptions):
+        always = WatchOptions() if watch is None else watch
+        return lambda fetches, feeds: always
+    if not callable(watch):
         raise TypeError(
-            f"watch_fn must be a function of fetches and feeds, got {type(watch_fn).__name__}: {watch_fn!r}."
+            "watch_fn must be WatchOptions, or a function of fetches and feeds that returns them; "
+            f"got {type(watch).__name__}: {watch!r}."
         )
-    return watch_fn
+    return lambda fetches, feeds: as_watch_options(watch(fetches, feeds))

@@ -45,7 +45,7 @@ class WrittenTrace:
 class Timeline:
     """The timeline of one step. It may be used any number of times and leaves the message as it is.
 
-    >>> from tensorboard.compat.proto.step_stats_pb2 import StepStats
+    >>> from tensortap.wire.messages import StepStats
     >>> stats = StepStats()
     >>> device = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:CPU:0")
     >>> node = device.node_stats.add(node_name="y", timeline_label="y = MatMul(x, w)", all_start_micros=17)

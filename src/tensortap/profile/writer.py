@@ -121,10 +121,14 @@ class ProfileWriter:
             )
 
     def _write_events(self, step_stats: Any, step: int, graph: Graph) -> None:
-        from tensorboard.compat.proto.config_pb2 import RunMetadata  # type: ignore[attr-defined]
+        from tensortap.wire.messages import RunMetadata
 
         self.add_graph(graph, step)
-        self.events.add_run_metadata(RunMetadata(step_stats=step_stats), f"step_{step}")
+        run_metadata = RunMetadata()
+        run_metadata.step_stats.MergeFromString(
+            step_stats.SerializeToString()
+        )  # an engine may have its own class
+        self.events.add_run_metadata(run_metadata, f"step_{step}")
 
     def add_graph(self, graph: Graph, step: int = 0) -> None:
         """Write the graph if it has grown, so that TensorBoard has nodes to show the numbers on.

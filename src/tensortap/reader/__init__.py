@@ -1,4 +1,7 @@
-"""Reading what a session dumped, without any framework: one run (`DebugDumpDir`) or all (`SessionDir`)."""
+"""Reading what a session dumped, without any framework: one run (`DebugDumpDir`) or all (`SessionDir`).
+
+What `__all__` lists is stable: see docs/api.md.
+"""
 
 from tensortap.pill import PILL_COLUMNS
 from tensortap.reader.datum import DebugTensorDatum, has_inf_or_nan

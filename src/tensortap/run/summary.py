@@ -1,8 +1,8 @@
 """Event files for TensorBoard: one writer per directory, shared by all hooks that write there.
 
 A full disk or a vanished directory must not end a training run, so a writer that cannot write says so once,
-counts what it dropped, and goes on. Records are framed by hand with TensorBoard's `RecordWriter`, because
-its `EventFileWriter` imports TensorFlow whenever that is installed.
+counts what it dropped, and goes on. Messages are imported when they are needed, because that takes a noticeable
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.run.writers import SummaryWriter, messages
+from tensortap.run.writers import SummaryWriter
+from tensortap.store.event_file import EventFile
 
 __all__ = ["EventWriter", "FileWriterCache", "get_event_writer"]
 
@@ -57,7 +58,7 @@ class EventWriter(SummaryWriter):
         super().__init__()
         self.directory = Path(directory)
         self._lock = threading.Lock()
-        self._records: Any = None
+        self._records: EventFile | None = None
         self._closed = False
         self._next_flush = self._next_attempt = 0.0
         self._graph_digest: bytes | None = None
@@ -65,17 +66,16 @@ class EventWriter(SummaryWriter):
             self._open()
 
     def _open(self) -> None:
-        from tensorboard.summary.writer import record_writer
+        from tensortap.wire.messages import Event
 
         name = (
             f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}."
             f"{next(_file_numbers)}"
         )
-        version = messages("event").Event(wall_time=time.time(), file_version="brain.Event:2")
+        version = Event(wall_time=time.time(), file_version="brain.Event:2")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            file = open(self.directory / name, "ab")  # noqa: SIM115, closed by close()
-            self._records = record_writer.RecordWriter(file)  # type: ignore[no-untyped-call]
+            self._records = EventFile(self.directory / name)
             self._records.write(version.SerializeToString())
             self._records.flush()
         except OSError as error:
@@ -112,13 +112,13 @@ class EventWriter(SummaryWriter):
                 self._failed(error)
 
     def _add(self, step: int = 0, **content: Any) -> None:
-        Event = messages("event").Event
+        from tensortap.wire.messages import Event
 
         self.add_event(Event(wall_time=time.time(), step=int(step), **content))
 
     def add_graph(self, graph_def: Any, step: int = 0) -> None:
         """Write a graph and its meta-graph; the graph that was written last is not repeated."""
-        MetaGraphDef = messages("meta_graph").MetaGraphDef
+        from tensortap.wire.messages import MetaGraphDef
 
         serialized = graph_def.SerializeToString(deterministic=True)
         digest = hashlib.sha256(serialized).digest()
@@ -132,21 +132,23 @@ class EventWriter(SummaryWriter):
 
     def add_summary(self, summary: Any, step: int) -> None:
         """Write a `Summary` message, or the bytes of one."""
-        Summary = messages("summary").Summary
+        from tensortap.wire.messages import Summary
 
-        if isinstance(summary, bytes):
-            summary = Summary.FromString(summary)
+        if not isinstance(summary, Summary):  # the bytes of one, or TensorFlow's or TensorBoard's
+            summary = Summary.FromString(
+                summary if isinstance(summary, bytes) else summary.SerializeToString()
+            )
         self._add(step, summary=summary)
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         """Write one number."""
-        Summary = messages("summary").Summary
+        from tensortap.wire.messages import Summary
 
         self.add_summary(Summary(value=[Summary.Value(tag=tag, simple_value=float(value))]), step)
 
     def add_histogram(self, tag: str, values: Any, step: int) -> None:
         """Write the distribution of an array; values that are not finite are left out."""
-        Summary = messages("summary").Summary
+        from tensortap.wire.messages import Summary
 
         self.add_summary(Summary(value=[Summary.Value(tag=tag, histo=_histogram(values))]), step)
 
@@ -159,13 +161,13 @@ class EventWriter(SummaryWriter):
         self._add_session_log("CHECKPOINT", step, checkpoint_path=path)
 
     def _add_session_log(self, status: str, step: int, **content: Any) -> None:
-        SessionLog = messages("event").SessionLog
+        from tensortap.wire.messages import SessionLog
 
         self._add(step, session_log=SessionLog(status=SessionLog.SessionStatus.Value(status), **content))
 
     def add_run_metadata(self, run_metadata: Any, tag: str, step: int = 0) -> None:
         """Write a `RunMetadata` message, or the bytes of one, under a tag such as `step_7`."""
-        TaggedRunMetadata = messages("event").TaggedRunMetadata
+        from tensortap.wire.messages import TaggedRunMetadata
 
         content = run_metadata if isinstance(run_metadata, bytes) else run_metadata.SerializeToString()
         self._add(step, tagged_run_metadata=TaggedRunMetadata(tag=tag, run_metadata=content))
@@ -237,7 +239,7 @@ _HISTOGRAM_BUCKETS = 30
 
 
 def _histogram(values: Any) -> Any:
-    HistogramProto = messages("summary").HistogramProto
+    from tensortap.wire.messages import HistogramProto
 
     flat = np.asarray(values).astype(np.float64).ravel()
     flat = flat[np.isfinite(flat)]

@@ -6,21 +6,15 @@ Hooks call `add_scalar`, `add_value`, `add_session_start` and `flush`. `EventWri
 
 from __future__ import annotations
 
-import importlib
 import logging
 from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 
-__all__ = ["SummaryWriter", "as_summary_writer", "messages"]
+__all__ = ["SummaryWriter", "as_summary_writer"]
 
 _log = logging.getLogger("tensortap.run")
-
-
-def messages(name: str) -> Any:
-    """A module of protobuf messages; imported late, because that takes a noticeable time."""
-    return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
 
 
 class SummaryWriter(ABC):
@@ -102,7 +96,9 @@ class _OtherWriter(SummaryWriter):
             self._writer.add_summary(summary, step)
             return
         if isinstance(summary, bytes):
-            summary = messages("summary").Summary.FromString(summary)
+            from tensortap.wire.messages import Summary
+
+            summary = Summary.FromString(summary)
         kinds = {value.WhichOneof("value") for value in summary.value}
         if kinds - {"simple_value"}:
             raise TypeError(f"{type(self._writer).__name__} has no add_summary")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.errors import UsageError
+from tensortap.extras import require
 from tensortap.server.gates import CLOSED, WatchKey
 from tensortap.server.graph_index import GraphIndex
 from tensortap.server.handler import StreamHandler
@@ -66,6 +67,7 @@ class DebugServer:
         limits: what clients may send.
 
     Raises:
+        MissingExtraError: gRPC, or what the HTTP interface needs, is not installed.
         ValueError: an address that others can reach without a token, or a half of the TLS files.
         OSError: a port that is taken, a file that cannot be read.
 
@@ -92,6 +94,7 @@ class DebugServer:
         limits: Limits | None = None,
     ) -> None:
         _check_trust(host, token, tls_cert, tls_key)
+        require("stream" if http_port is None else "serve", "The debug server")
         self.root = Path(root).expanduser()
         self.host = host
         self.token = token

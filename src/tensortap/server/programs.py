@@ -11,11 +11,10 @@ import weakref
 from collections import OrderedDict, deque
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from tensortap.server.limits import Limits
 from tensortap.store.writer import SessionStore
-from tensortap.wire.debug_service import CallTraceback, DebuggedSourceFiles, GraphDef, WireError
+from tensortap.wire.debug_service import WireError
+from tensortap.wire.messages import CallTraceback, DebuggedSourceFiles, DecodeError, GraphDef
 
 __all__ = ["Programs"]
 

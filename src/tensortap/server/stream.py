@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import DecodeError
-
+from tensortap.errors import TensortapError
 from tensortap.records import KeyTable, Record, RecordBatch, RunInfo
 from tensortap.server.gates import GateClient, WatchKey, replacement
 from tensortap.server.handler import StreamHandler
@@ -22,7 +21,7 @@ from tensortap.server.limits import checked_name
 from tensortap.store.tensor_proto import fill_tensor
 from tensortap.store.writer import RunWriter
 from tensortap.wire.batches import BatchDecoder
-from tensortap.wire.debug_service import Event, GraphDef, WireError
+from tensortap.wire.debug_service import WireError
 from tensortap.wire.encoding import find_field
 from tensortap.wire.events import (
     BATCH,
@@ -39,6 +38,7 @@ from tensortap.wire.events import (
     read_metadata,
     read_run_end,
 )
+from tensortap.wire.messages import DecodeError, Event, GraphDef
 
 if TYPE_CHECKING:
     from tensortap.server.debug_server import DebugServer
@@ -61,7 +61,7 @@ _INDEX_BYTES = 128
 _checked_tables: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
 
 
-class CannotStore(RuntimeError):
+class CannotStore(TensortapError, RuntimeError):
     """There is no room for a run, or no right to make its directory."""
 
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from tensortap.errors import TensortapError
 from tensortap.sink.messages import GraphCache
 from tensortap.wire.batches import BatchDecoder
 from tensortap.wire.debug_service import Event
@@ -28,7 +29,7 @@ _LENGTH = struct.Struct("<I")
 _SUFFIX = ".stream"
 
 
-class SpoolFull(OSError):
+class SpoolFull(TensortapError, OSError):
     """There is no room for another message."""
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from tensortap.extras import require
 from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE
 from tensortap.store.export_tfdbg import ExportReport, resolve_run
 from tensortap.store.source import RunSource, StoredTensor
@@ -88,12 +89,10 @@ def export_parquet(run: Any, dest: str | Path) -> ExportReport:
     """Write the health pills of a run, or of a list of runs, as one Parquet table, a row per pill.
 
     Raises:
-        ImportError: pyarrow is not installed.
+        MissingExtraError: pyarrow is not installed.
     """
-    try:
-        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'tensortap[parquet]'.") from error
+    require("parquet", "A Parquet file")
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     report = ExportReport()
     columns: dict[str, list[Any]] = {name: [] for name in _PARQUET_COLUMNS}
     for each in run if isinstance(run, (list, tuple)) else [run]:

@@ -91,7 +91,7 @@ def _start(source: RunSource) -> int:
 
 
 def _new_event() -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
+    from tensortap.wire.messages import Event
 
     return Event()
 

@@ -81,7 +81,7 @@ class DamagedValueError(DumpFormatError):
     """The bytes of a stored value are not those that were written."""
 
 
-class FrameTooLargeError(ValueError):
+class FrameTooLargeError(TensortapError, ValueError):
     """A frame would be larger than readers accept."""
 
 

@@ -123,8 +123,7 @@ class PackedRun:
         digest = self._description.graphs.get(device)
         if digest is None:
             return None
-        from google.protobuf.message import DecodeError
-        from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
+        from tensortap.wire.messages import DecodeError, GraphDef
 
         try:
             return GraphDef.FromString(self._content.get("graphs", digest))

@@ -56,8 +56,7 @@ def read_event(path: Path) -> Any:
     Raises:
         DumpFormatError: the bytes are no Event.
     """
-    from google.protobuf.message import DecodeError
-    from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
+    from tensortap.wire.messages import DecodeError, Event
 
     try:
         return Event.FromString(read_bounded(path))

@@ -129,8 +129,7 @@ class TfdbgRun:
         path = self._graphs.get(device)
         if path is None:
             return None
-        from google.protobuf.message import DecodeError
-        from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
+        from tensortap.wire.messages import DecodeError, GraphDef
 
         try:
             return GraphDef.FromString(read_event(path).graph_def)

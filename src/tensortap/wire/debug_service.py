@@ -1,13 +1,9 @@
 """The gRPC service of tfdbg's debug servers: its messages, its methods, and what we add to it.
 
-    EventReply, CallTraceback     messages that `tensorboard.compat.proto` lacks
-    Event, GraphDef, TensorProto, DebuggedSourceFiles, OpLogProto    those that it has
+    Event, EventReply, CallTraceback, DebuggedSourceFiles and what is in them    from `messages.py`
     SEND_EVENTS, SEND_TRACEBACKS, SEND_SOURCE_FILES     full method names for a channel or a generic handler
     DISABLED, READ_ONLY, READ_WRITE     states of a gate: closed, open, open with a breakpoint
     MAX_CHUNK_BYTES     longer graphs and values travel in chunks (`events.py` splits and joins them)
-
-On the wire the messages are those of TensorFlow, byte for byte, but their classes are registered under
-names of our own: a process may import TensorFlow before or after this module.
 
 What we add is agreed upon when a stream begins, so that every tfdbg client and server is still understood. A
 server that takes batches (`batches.py`) says so in its initial metadata with the key `ACCEPTS_KEY`, whose
@@ -22,17 +18,18 @@ seconds it waits at a breakpoint, and the token of a server that wants one under
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tensorboard.compat.proto.debug_pb2 import (  # type: ignore[attr-defined]
+from tensortap.errors import TensortapError
+from tensortap.wire.messages import (
+    CallTraceback,
     DebuggedSourceFile,
     DebuggedSourceFiles,
+    Event,
+    EventReply,
+    GraphDef,
+    OpLogProto,
+    TensorProto,
 )
-from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
-from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
-from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[attr-defined]
-from tensorboard.compat.proto.tfprof_log_pb2 import CodeDef, OpLogProto  # type: ignore[attr-defined]
 
 __all__ = [
     "ACCEPTS_BATCHES",
@@ -52,15 +49,12 @@ __all__ = [
     "SERVICE",
     "TOKEN_KEY",
     "WRITTEN_KEY",
-    "BatchMessage",
     "CallTraceback",
-    "CodeDef",
     "DebuggedSourceFile",
     "DebuggedSourceFiles",
     "Event",
     "EventReply",
     "GraphDef",
-    "KeyBlock",
     "OpLogProto",
     "TensorProto",
     "WireError",
@@ -91,7 +85,7 @@ TOKEN_KEY = "authorization"
 _BEARER = "Bearer "
 
 
-class WireError(ValueError):
+class WireError(TensortapError, ValueError):
     """What came over the network is not what the protocol allows; the message says why."""
 
 
@@ -110,99 +104,3 @@ def token_of(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         if key == TOKEN_KEY and isinstance(value, str) and value.startswith(_BEARER):
             return value.removeprefix(_BEARER)
     return None
-
-
-_TYPES = {
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    "enum": descriptor_pb2.FieldDescriptorProto.TYPE_ENUM,
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "message": descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-}
-_PACKAGE = "tensortap"
-
-
-def _describe() -> descriptor_pb2.FileDescriptorProto:
-    """The messages, with TensorFlow's own field numbers and types."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="tensortap/wire/debug_service.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for used in (CodeDef, TensorProto):
-        file.dependency.append(used.DESCRIPTOR.file.name)
-
-    reply = file.message_type.add(name="EventReply")
-    _field(reply, 1, "debug_op_state_changes", "message", "EventReply.DebugOpStateChange", repeated=True)
-    _field(reply, 2, "tensor", "message", TensorProto.DESCRIPTOR.full_name)
-    change = reply.nested_type.add(name="DebugOpStateChange")
-    _field(change, 1, "state", "enum", "EventReply.DebugOpStateChange.State")
-    _field(change, 2, "node_name", "string")
-    _field(change, 3, "output_slot", "int32")
-    _field(change, 4, "debug_op", "string")
-    _enum(change, "State", "STATE_UNSPECIFIED", "DISABLED", "READ_ONLY", "READ_WRITE")
-
-    traceback = file.message_type.add(name="CallTraceback")
-    _field(traceback, 1, "call_type", "enum", "CallTraceback.CallType")
-    _field(traceback, 2, "call_key", "string")
-    _field(traceback, 3, "origin_stack", "message", CodeDef.DESCRIPTOR.full_name)
-    _field(
-        traceback, 4, "origin_id_to_string", "message", "CallTraceback.OriginIdToStringEntry", repeated=True
-    )
-    _field(traceback, 5, "graph_traceback", "message", OpLogProto.DESCRIPTOR.full_name)
-    _field(traceback, 6, "graph_version", "int64")
-    entry = traceback.nested_type.add(name="OriginIdToStringEntry")
-    entry.options.map_entry = True
-    _field(entry, 1, "key", "int64")
-    _field(entry, 2, "value", "string")
-    _enum(traceback, "CallType", "UNSPECIFIED", "GRAPH_EXECUTION", "EAGER_EXECUTION")
-
-    # Ours; see batches.py.
-    block = file.message_type.add(name="KeyBlock")
-    _field(block, 1, "keys", "message", "KeyBlock.Key", repeated=True)
-    key = block.nested_type.add(name="Key")
-    _field(key, 1, "node_name", "string")
-    _field(key, 2, "output_slot", "int32")
-    _field(key, 3, "debug_op", "string")
-    _field(key, 4, "device", "string")
-    _field(key, 5, "dtype", "string")
-    batch = file.message_type.add(name="Batch")
-    _field(batch, 1, "table", "int32")
-    _field(batch, 2, "key_block", "bytes")
-    _field(batch, 3, "rows", "bytes")
-    _field(batch, 4, "data", "bytes")
-    return file
-
-
-def _field(
-    message: Any, number: int, name: str, kind: str, type_name: str = "", repeated: bool = False
-) -> None:
-    if type_name and not type_name.startswith("tensorboard."):
-        type_name = f"{_PACKAGE}.{type_name}"
-    message.field.add(
-        number=number,
-        name=name,
-        type=_TYPES[kind],
-        label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
-        if repeated
-        else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-        type_name=f".{type_name}" if type_name else None,
-    )
-
-
-def _enum(message: Any, name: str, *values: str) -> None:
-    enum = message.enum_type.add(name=name)
-    for number, value in enumerate(values):
-        enum.value.add(name=value, number=number)
-
-
-_file = descriptor_pool.Default().AddSerializedFile(_describe().SerializeToString())
-
-
-def _class(name: str) -> Any:
-    return message_factory.GetMessageClass(_file.message_types_by_name[name])
-
-
-EventReply = _class("EventReply")
-CallTraceback = _class("CallTraceback")
-KeyBlock = _class("KeyBlock")
-BatchMessage = _class("Batch")

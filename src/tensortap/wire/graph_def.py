@@ -28,7 +28,7 @@ def graph_to_proto(graph: Graph) -> Any:
 
 def nodes_to_proto(nodes: Iterable[Node]) -> Any:
     """Nodes as a GraphDef, in the given order, each name once."""
-    from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
+    from tensortap.wire.messages import GraphDef
 
     message = GraphDef()
     message.versions.producer = 1
@@ -53,7 +53,7 @@ class GraphEncoder:
 
     def encoded(self, nodes: Iterable[Node]) -> bytes:
         """The bytes of the GraphDef that `nodes_to_proto` makes."""
-        from tensorboard.compat.proto.graph_pb2 import GraphDef  # type: ignore[attr-defined]
+        from tensortap.wire.messages import GraphDef
 
         known, self._known = self._known, {}
         for node in nodes:

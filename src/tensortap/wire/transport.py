@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 
+from tensortap.extras import require
+
 __all__ = ["grpc"]
+
+require("stream", "Streaming to a debug server")
 
 _is_set = "GRPC_VERBOSITY" in os.environ
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -28,5 +28,5 @@ def train_once(root: str | Path) -> None:
 
     session = Session(step, modules={"model": model}, optimizers={"optimizer": optimizer})
     health = WatchOptions(["DebugNumericSummary"])
-    with DumpingDebugWrapperSession(session, str(root), watch_fn=lambda fetches, feeds: health) as wrapped:
+    with DumpingDebugWrapperSession(session, str(root), watch_fn=health) as wrapped:
         wrapped.run(None, {"x": torch.ones(3, 4)})

@@ -41,7 +41,7 @@ from typing import IO
 
 import torch
 
-from tensortap.errors import NativeBuildError
+from tensortap.errors import NativeBuildError, TensortapError
 from tensortap.pill import C_HEADER
 
 __all__ = ["SOURCE", "NativeBuildError", "ensure_built", "find_built", "library_path", "remove_all"]
@@ -391,7 +391,7 @@ def _build(place: _Place, key: str, command: list[str], is_only_builder: bool) -
     return library
 
 
-class _CompilerFailed(Exception):
+class _CompilerFailed(TensortapError):
     """The compiler ended without a library."""
 
     def explained(self, log_file: Path) -> NativeBuildError:

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorboard.compat.proto.step_stats_pb2 import StepStats  # type: ignore[attr-defined]
-
 from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.engines.torch.profiling.events import (
     Calls,
@@ -24,6 +22,7 @@ from tensortap.ops.dtypes import itemsize_of
 from tensortap.profile.facts import OpFacts, StepFacts
 from tensortap.profile.step import Measured
 from tensortap.records import Node, device_name, split_tensor_name
+from tensortap.wire.messages import StepStats
 
 __all__ = ["measured"]
 
