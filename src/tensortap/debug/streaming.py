@@ -18,7 +18,8 @@ from tensortap.records import Frame, RunInfo
 from tensortap.sink import destinations
 from tensortap.sink.base import notices
 from tensortap.sink.grpc import GrpcSink, address_of
-from tensortap.sink.sender import Sender, sender_of
+from tensortap.sink.sender import Sender
+from tensortap.sink.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.watch.options import WatchOptions
 from tensortap.watch.urls import DebugUrl, parse_debug_url
@@ -146,7 +147,7 @@ class Streamer:
 
     def outcomes(self) -> list[str]:
         """What became of the records, one sentence for each server."""
-        return [sender.outcome() for sender in self.senders()]
+        return [str(sender.outcome()) for sender in self.senders()]
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the servers have all runs so far; False if the timeout, in seconds, passed first."""

@@ -3,327 +3,240 @@
 Three threads meet here. The training thread puts records into a queue and goes on. A thread of gRPC takes
 messages from `RunStream._messages`, which makes them from the queue as fast as the server takes them. A thread of
 the stream reads replies. The sender, which all streams to a server share, starts the stream and may give it up.
+What they agree on is kept by parts without threads: the course of the stream, its account, its replies.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tensortap.records import Record, RecordBatch
+from tensortap.sink.account import Account
 from tensortap.sink.base import Counts, RunEnd, log, notices
+from tensortap.sink.course import Course
 from tensortap.sink.gates import Gates
+from tensortap.sink.link import Link
 from tensortap.sink.messages import Messages
-from tensortap.wire.debug_service import ACCEPTS_KEY, SERVER_KEY, WRITTEN_KEY
+from tensortap.sink.outbox import Outbox
+from tensortap.sink.parcel import size_of
+from tensortap.sink.questions import Question, Replies
+from tensortap.sink.reasons import NOT_SENDABLE, QUEUE_FULL, SPOOL_FULL, SPOOLED
+from tensortap.sink.spool import Spool
+from tensortap.wire.debug_service import ACCEPTS_BATCHES, ACCEPTS_KEY, SERVER_KEY, WRITTEN_KEY
 from tensortap.wire.events import StreamMetadata
 from tensortap.wire.transport import grpc
 
-if TYPE_CHECKING:
-    from tensortap.sink.sender import Sender
-    from tensortap.sink.spool import Spool
-
 __all__ = ["RunStream"]
 
-UNREACHABLE = "server unreachable"
-STALLED = "server stopped taking records"
-CONNECTION_LOST = "connection lost"
-REFUSED = "refused by the server"
-NOT_KEPT = "not kept by the server"
-QUEUE_FULL = "queue full"
-PROGRAM_ENDED = "program ended before they were sent"
-NOT_SENDABLE = "no form in the protocol"
-SPOOLED = "spooled to be delivered later"
-SPOOL_FULL = "spool failed or full"
-
-PARCEL_BYTES = 1 << 20
-PARCEL_ITEMS = 256
-PARCEL_SECS = 0.05
-RECORD_OVERHEAD_BYTES = 1024
-"""What a waiting record weighs besides its value, so that a bound in bytes also bounds their number."""
-
-
-class Question:
-    """A record at a breakpoint, and the server's reply to it once it is there."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.reply: Any = None
-        self.settled = threading.Event()
-
-
 Item = Record | RecordBatch | Question
+
+
+class Owner(Protocol):
+    """Who starts streams, and wants to know what becomes of them."""
+
+    def on_answer(self, server: str | None, takes_batches: bool) -> None:
+        """A stream got its first reply."""
+
+    def on_over(self, stream: RunStream, code: Any, details: str, kept: int | None) -> None:
+        """The call of a stream has ended, one way or another."""
 
 
 class RunStream:
     """The stream of one run to one URL.
 
     Args:
-        sender: of the server.
+        link: to the server.
+        owner: of the stream.
         metadata: what is said about the run.
         gates: of the URL.
         counts: what becomes of the records.
-
-    Attributes:
-        lost_because: why it was given up, None as long as it was not.
-        all_sent: gRPC has taken the last message.
-        brings_graph: one of them was a graph, which later runs will not send again.
-        is_spooled: it goes to the disk instead.
     """
 
-    def __init__(self, sender: Sender, metadata: StreamMetadata, gates: Gates, counts: Counts) -> None:
-        self.sender = sender
-        self.metadata = metadata
-        self.gates = gates
-        self.counts = counts
-        self.lost_because: str | None = None
-        self.all_sent = False
-        self.brings_graph = False
-        self.is_spooled = False
-        self.end: RunEnd | None = None
-        self._answered = threading.Event()
-        self._items: deque[Item] = deque()
-        self._waiting_bytes = 0
-        self._held_bytes = 0
-        self._records = 0
-        self._value_bytes = 0
-        self._attempt = 0
-        self._begun = False
-        self._over = False
-        self._is_sending = False
-        self._started = 0.0
-        self._progressed = 0.0
+    def __init__(
+        self, link: Link, owner: Owner, metadata: StreamMetadata, gates: Gates, counts: Counts
+    ) -> None:
+        self._link = link
+        self._owner = owner
+        self._metadata = metadata
+        self._gates = gates
+        self._counts = counts
+        self._course = Course()
+        self._account = Account(link.room, counts, link.counts)
+        self._replies = Replies()
+        self._outbox: Outbox[Item] = Outbox(link.changed, link.room, self._account)
+        self._end: RunEnd | None = None
+        self._heard_of = threading.Event()  # the server has answered, or will not be waited for
         self._call: Any = None
-        self._expected: deque[Question | None] = deque()
-        self._out_of_step = False
 
     # --- in the training thread --------------------------------------------------------------------
 
     def add(self, item: Item) -> bool:
         """Queue an item; False, and counted, if it is dropped."""
-        sender = self.sender
-        records, nbytes, weight = _measures(item)
-        with sender.changed:
-            if self.lost_because is None and not sender.has_room(weight):
-                self._wait_for_room(weight)
-            reason = self.lost_because or (None if sender.has_room(weight) else QUEUE_FULL)
-            if reason is None:
-                self._records += records
-                self._value_bytes += nbytes
-                self._waiting_bytes += weight
-                self._held_bytes += weight
-                sender.pending_bytes += weight
-                self._items.append(item)
-                # Waking a thread costs more than the record: only for the first of a parcel, and a full one.
-                if len(self._items) in (1, PARCEL_ITEMS) or self._waiting_bytes >= PARCEL_BYTES:
-                    sender.changed.notify_all()
-                return True
-        self._drop(reason, records)
+        is_question = isinstance(item, Question)
+        size = size_of(item.record if isinstance(item, Question) else item)
+        reason = self._outbox.put(item, size, self._link.options.max_wait_secs, is_urgent=is_question)
         if reason == QUEUE_FULL:
             notices.warn(
-                (QUEUE_FULL, sender.address),
+                (QUEUE_FULL, self._link.address),
                 "The debug server %s is too slow: records are dropped and counted, so that training goes on.",
-                sender.address,
+                self._link.address,
             )
-        return False
+        return reason is None
 
     def ask(self, record: Record) -> Any:
         """Send a record at a breakpoint and wait for the reply; None if it does not come in time.
 
         A run that the server has not even begun to answer goes on at once: the breakpoint is from its better days.
         """
-        if not self.is_answered:
-            self.sender.wait_for_answer(self)
-            self._out_of_step |= not self.is_answered
-        question = Question(record)
-        if not self.add(record if self._out_of_step else question) or self._out_of_step:
+        if not self._heard_of.is_set():
+            self.wait_for_answer()
+            self._replies.is_out_of_step |= not self._heard_of.is_set()
+        if self._replies.is_out_of_step:
+            self.add(record)
             return None
-        with self.sender.changed:
-            self.sender.changed.notify_all()
-        timeout = self.sender.options.breakpoint_timeout_secs
-        if not question.settled.wait(timeout):
-            # Whether a late reply is to this question or to a later one could not be told any more.
-            self._out_of_step = True
-            self.gates.without_breakpoint(record.watch_key)
+        question = Question(record)
+        if not self.add(question):
+            return None
+        timeout = self._link.options.breakpoint_timeout_secs
+        if not question.wait(timeout):
+            self._replies.is_out_of_step = True
+            self._gates.without_breakpoint(record.watch_key)
             log.warning(
                 "The debug server %s did not reply at the breakpoint %s within %g s; the run goes on, and does "
                 "not stop there again until the server asks for it anew.",
-                self.sender.address,
+                self._link.address,
                 record.watch_key,
                 timeout,
             )
         return question.reply
 
-    def wait_for_answer(self, timeout: float) -> bool:
-        """Wait until the server has answered for the first time; False if it does not."""
-        return self._answered.wait(timeout) and self.lost_because is None and not self.is_spooled
+    def wait_for_answer(self) -> None:
+        """Wait a moment for the first reply; not if the server let the last run wait in vain."""
+        availability = self._link.availability
+        if availability.is_worth_waiting_for:
+            heard = self._heard_of.wait(self._link.options.gate_timeout_secs)
+            if not heard or self._course.lost_because is not None or self._course.is_spooled:
+                availability.was_silent()
 
     def finish(self, end: RunEnd) -> None:
         """The run is over."""
-        with self.sender.changed:
-            if self.end is None:
-                self.end = end
-                self.sender.changed.notify_all()
-
-    def _wait_for_room(self, weight: int) -> None:
-        deadline = time.monotonic() + self.sender.options.max_wait_secs
-        while self.lost_because is None and not self.sender.has_room(weight):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self.sender.changed.wait(left)
+        with self._link.changed:
+            if self._end is None:
+                self._end = end
+                self._outbox.close()
 
     # --- in the thread that gRPC takes messages with -----------------------------------------------
 
     def open(self, call: Callable[[Iterator[bytes]], Any]) -> None:
         """Begin to stream."""
-        self._progressed = time.monotonic()
-        self._started = self._started or self._progressed
-        self._expected.clear()
-        with self.sender.changed:
-            self._attempt += 1
-        self._call = call(self._messages(self._attempt))
+        self._replies.restart()
+        with self._link.changed:
+            attempt = self._course.attempt(time.monotonic())
+            if self._course.can_begin_again:
+                self._heard_of.clear()
+        self._call = call(self._messages(attempt))
         threading.Thread(target=self._read, args=(self._call,), name="tensortap-replies", daemon=True).start()
 
     def _messages(self, attempt: int) -> Iterator[bytes]:
         """All messages of the stream, made as the server takes them; of no more than one attempt to send it."""
-        messages = Messages(self.sender.graphs, self.metadata)
-        self._expected.append(None)
+        messages = Messages(self._link.graphs, self._metadata)
+        self._replies.expect()
         yield messages.opening()
-        self._answered.wait()  # or given up, which the sender sees to
-        with self.sender.changed:
-            if attempt != self._attempt or self._over:
+        self._heard_of.wait()  # or given up, which the sender sees to
+        with self._link.changed:
+            if not self._course.begin(attempt):
                 return
-            self._begun = True
-        if self.sender.takes_batches:
+        if self._link.availability.takes_batches:
             messages.use_batches()
         yield from self._contents(messages)
 
     def _contents(self, messages: Messages) -> Iterator[bytes]:
-        while self.lost_because is None and (items := self._take()) is not None:
-            for is_question, group in groupby(items, lambda item: isinstance(item, Question)):
+        course = self._course
+        while course.lost_because is None and (parcel := self._outbox.take()) is not None:
+            for is_question, group in groupby(parcel.items, lambda item: isinstance(item, Question)):
                 if is_question:
                     for question in group:
                         yield from self._asking(question, messages)
                 else:
-                    yield from self._sending(messages.of(list(group), self._not_sendable))
-            self._release(items)
-        if self.lost_because is not None or self.end is None:
+                    records: list[Any] = list(group)
+                    yield from self._sending(messages.of(records, self._not_sendable))
+            self._outbox.release(parcel.weight)
+        if course.lost_because is not None or self._end is None:
             return
-        for graph in messages.graphs(self.end):
-            self.brings_graph = True
-            self._expected.append(None)
+        for graph in messages.graphs(self._end):
+            course.brings_graph = True
+            self._replies.expect()
             yield from self._sending(graph)
-        yield from self._sending(messages.ending(self.end, self.counts.as_dict()))
-        with self.sender.changed:
-            self.all_sent = True
-            self._progressed = time.monotonic()
-            self.sender.changed.notify_all()
+        yield from self._sending(messages.ending(self._end, self._counts.as_dict()))
+        with self._link.changed:
+            course.complete(time.monotonic())
+            self._link.changed.notify_all()
 
-    def _asking(self, question: Question, messages: Messages) -> Iterator[bytes]:
+    def _asking(self, question: Any, messages: Messages) -> Iterator[bytes]:
         try:
             parts = list(messages.single(question.record))
         except ValueError as error:
             self._not_sendable(question.record, error)
-            question.settled.set()
+            question.settle()
             return
-        self._expected.append(question)
+        self._replies.expect(question)
         yield from self._sending(parts)
-        if self.is_spooled:
-            question.settled.set()  # nobody will reply
+        if self._course.is_spooled:
+            question.settle()  # nobody will reply
 
     def _sending(self, messages: Iterable[bytes]) -> Iterator[bytes]:
         for message in messages:
-            self._progressed = time.monotonic()
-            self._is_sending = True
+            self._course.hand_over(time.monotonic())
             yield message
-            self._is_sending = False
-            self._progressed = time.monotonic()
-
-    def _take(self) -> list[Any] | None:
-        """What waits, once it is a parcel or has waited long enough; None when nothing more will come."""
-        changed = self.sender.changed
-        with changed:
-            while not self._items:
-                if self.end is not None or self.lost_because is not None:
-                    return None
-                changed.wait()
-            until = time.monotonic() + PARCEL_SECS
-            while not self._is_parcel() and (left := until - time.monotonic()) > 0:
-                changed.wait(left)
-            items, self._items = list(self._items), deque()
-            self._waiting_bytes = 0
-            return items
-
-    def _is_parcel(self) -> bool:
-        return (
-            self.end is not None
-            or self.lost_because is not None
-            or self._waiting_bytes >= PARCEL_BYTES
-            or len(self._items) >= PARCEL_ITEMS
-            or isinstance(self._items[-1], Question)
-        )
-
-    def _release(self, items: Sequence[Any]) -> None:
-        """Let go of the memory of what has been sent."""
-        weight = sum(_measures(item)[2] for item in items)
-        with self.sender.changed:
-            if not self._over:
-                self._held_bytes -= weight
-                self.sender.pending_bytes -= weight
-                self.sender.changed.notify_all()
+            self._course.taken(time.monotonic())
 
     def _not_sendable(self, record: Record, error: Exception) -> None:
-        with self.sender.changed:
-            self._records -= 1
-            self._value_bytes -= record.nbytes
-        self._drop(NOT_SENDABLE, 1)
+        with self._link.changed:
+            self._account.strike(NOT_SENDABLE, record.nbytes)
         notices.warn(
             (NOT_SENDABLE, record.dtype), "%s cannot be sent, which is counted: %s.", record.watch_key, error
         )
 
     # --- to the disk, in a thread of its own -------------------------------------------------------
 
-    def divert(self, spool: Spool) -> bool:
-        """Have the stream spooled; False if part of it has been sent already."""
-        with self.sender.changed:
-            if self._over or self._begun:
-                return False
-            self._attempt += 1
-            self._begun = self.is_spooled = True
-            self.sender.spooling.append(self)
-        self._answered.set()  # whoever waits for the server need not any more
-        threading.Thread(target=self._spool, args=(spool,), name="tensortap-spool", daemon=True).start()
-        return True
+    def divert(self) -> bool:
+        """Have the stream spooled, for whoever holds the lock; False if part of it has been sent already."""
+        return self._course.divert()
 
-    def _spool(self, spool: Spool) -> None:
+    def start_spooling(self, spool: Spool, on_end: Callable[[RunStream], None]) -> None:
+        """Write the diverted stream to the disk; `on_end` is told when all of it is there."""
+        self._heard_of.set()  # whoever waits for the server need not any more
+        threading.Thread(
+            target=self._spool, args=(spool, on_end), name="tensortap-spool", daemon=True
+        ).start()
+
+    def _spool(self, spool: Spool, on_end: Callable[[RunStream], None]) -> None:
         def messages() -> Iterator[bytes]:
-            made = Messages(spool.graphs, self.metadata)
+            made = Messages(spool.graphs, self._metadata)
             made.use_batches()
             yield made.opening()
             yield from self._contents(made)
 
-        info = self.metadata.info
+        info = self._metadata.info
         try:
             spool.write(f"{info.timestamp}-{info.index}", messages())
         except Exception as error:
             notices.warn(
-                (SPOOL_FULL, self.sender.address, type(error)),
+                (SPOOL_FULL, self._link.address, type(error)),
                 "Runs for the debug server %s cannot be spooled any more; they are counted as dropped: %s",
-                self.sender.address,
+                self._link.address,
                 error,
             )
             self.lose(SPOOL_FULL)
         else:
-            with self.sender.changed:
-                self._over = True
-                records = self._records
-            self._drop(SPOOLED, records)
-        with self.sender.changed:
-            self.sender.spooling.remove(self)
+            with self._link.changed:
+                if self._course.end():
+                    self._account.lose(SPOOLED)
+        on_end(self)
         self._settle()
 
     # --- in the thread that reads replies ----------------------------------------------------------
@@ -335,109 +248,92 @@ class RunStream:
         except grpc.RpcError:
             pass  # the status says it all
         except Exception:
-            log.exception("Reading the replies of the debug server %s failed.", self.sender.address)
+            log.exception("Reading the replies of the debug server %s failed.", self._link.address)
             call.cancel()
         written = _first(call.trailing_metadata(), WRITTEN_KEY)
-        self.sender.on_over(self, call.code(), call.details() or "", written)
+        kept = int(written) if written is not None and written.isdecimal() else None
+        self._owner.on_over(self, call.code(), call.details() or "", kept)
 
     def _on_reply(self, call: Any, reply: Any) -> None:
-        self._progressed = time.monotonic()
+        self._course.answer(time.monotonic())
         if reply.debug_op_state_changes:
-            self.gates.apply(reply.debug_op_state_changes)
-        if not self._answered.is_set():
+            self._gates.apply(reply.debug_op_state_changes)
+        if not self._heard_of.is_set():
             initial = call.initial_metadata()
-            self.sender.on_answer(_first(initial, ACCEPTS_KEY), _first(initial, SERVER_KEY))
-            self._answered.set()
-        question = self._expected.popleft() if self._expected else None
-        if question is not None:
-            question.reply = None if self._out_of_step else reply
-            question.settled.set()
+            self._owner.on_answer(
+                _first(initial, SERVER_KEY), _first(initial, ACCEPTS_KEY) == ACCEPTS_BATCHES
+            )
+            self._heard_of.set()
+        self._replies.take(reply)
 
     # --- called by the sender ----------------------------------------------------------------------
 
     @property
-    def is_answered(self) -> bool:
-        """Whether the server has replied."""
-        return self._answered.is_set()
+    def is_ended(self) -> bool:
+        """Whether the run is over."""
+        return self._end is not None
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether gRPC has taken the last message."""
+        return self._course.all_sent
 
     @property
     def is_out_of_the_way(self) -> bool:
         """Whether the next run may begin, although the server has not confirmed this one."""
-        return self.all_sent and not self.brings_graph
+        return self._course.is_out_of_the_way
 
     @property
     def can_begin_again(self) -> bool:
         """Whether nothing but metadata has been sent yet."""
-        return not self._begun and not self._over
+        return self._course.can_begin_again
+
+    @property
+    def is_taken_care_of(self) -> bool:
+        """Whether it was given up or goes to the disk."""
+        return self._course.lost_because is not None or self._course.is_spooled
 
     def retire(self) -> bool:
         """Stop the attempt that is under way; False if the server has answered it after all."""
-        with self.sender.changed:
-            if self._begun or self._over:
-                return False
-            self._attempt += 1
-            return True
+        with self._link.changed:
+            return self._course.retire()
 
     def overdue(self, now: float) -> str | None:
         """Why the stream has to be given up now, None if it need not be."""
-        options = self.sender.options
-        if not self.is_answered:
-            return UNREACHABLE if now - self._started > self.sender.connect_timeout_secs else None
-        waits_for_server = self._is_sending or self.all_sent
-        return STALLED if waits_for_server and now - self._progressed > options.stall_timeout_secs else None
+        return self._course.overdue(
+            now, self._link.connect_timeout_secs, self._link.options.stall_timeout_secs
+        )
 
     def cancel(self) -> None:
         """Stop the call, if there is one."""
         if self._call is not None:
             self._call.cancel()
 
-    def arrive(self, written: str | None) -> None:
+    def arrive(self, kept: int | None) -> None:
         """The server has everything, or as much of it as it says."""
-        with self.sender.changed:
-            if self._over:
+        with self._link.changed:
+            if not self._course.end():
                 return
-            self._over = True
-            records, nbytes = self._records, self._value_bytes
-        kept = min(int(written), records) if written is not None and written.isdecimal() else records
-        for counts in (self.counts, self.sender.counts):
-            counts.wrote(nbytes * kept // max(records, 1), kept)
-        self._drop(NOT_KEPT, records - kept)
+            self._account.arrive(kept)
         self._settle()
 
     def lose(self, reason: str) -> None:
         """Give the stream up; all its records are counted as dropped."""
-        with self.sender.changed:
-            if self._over:
+        with self._link.changed:
+            if not self._course.end(lost_because=reason):
                 return
-            self._over = True
-            self.lost_because = reason
-            records = self._records
-            self.sender.pending_bytes -= self._held_bytes
-            self._expected.extend(item for item in self._items if isinstance(item, Question))
-            self._items.clear()
-        self._drop(reason, records)
+            self._account.lose(reason)
+            for item in self._outbox.give_up(reason):
+                if isinstance(item, Question):
+                    self._replies.expect(item)
         self._settle()
 
     def _settle(self) -> None:
         """Let everybody go on who waits for this stream."""
-        self._answered.set()
-        for question in list(self._expected):
-            if question is not None:
-                question.settled.set()
-        with self.sender.changed:
-            self.sender.changed.notify_all()
-
-    def _drop(self, reason: str, records: int) -> None:
-        self.counts.drop(reason, records)
-        self.sender.counts.drop(reason, records)
-
-
-def _measures(item: Item) -> tuple[int, int, int]:
-    """Of an item: number of records, size of their values, and bytes of memory it takes."""
-    if isinstance(item, RecordBatch):
-        return len(item), item.nbytes, item.nbytes + item.rows.nbytes
-    nbytes = (item.record if isinstance(item, Question) else item).nbytes
-    return 1, nbytes, nbytes + RECORD_OVERHEAD_BYTES
+        self._heard_of.set()
+        self._replies.settle_all()
+        with self._link.changed:
+            self._link.changed.notify_all()
 
 
 def _first(metadata: Any, key: str) -> str | None:
