@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from tensortap.analyze.values import storable
+from tensortap.report.plain import plain
 from tensortap.server import views
 from tensortap.server.gates import CLOSED, STATE_NAMES, WatchKey, replacement
 from tensortap.server.job import Job
@@ -129,7 +131,7 @@ class _Api:
         text = request.query_params.get("tensor")
         if text is None:
             raise HTTPException(400, "Say which tensor: ?tensor=node:slot or ?tensor=node:slot[0, :3].")
-        facts, value = views.find_value(
+        facts, value = views.value_of(
             self._run(request),
             text,
             request.query_params.get("debug_op"),
@@ -278,15 +280,13 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _json(facts: Mapping[str, Any]) -> Response:
-    return JSONResponse(views.plain(facts))
+    return JSONResponse(plain(facts))
 
 
 def _npy(value: Any) -> Response:
-    array = np.asarray(value)
-    if not hasattr(value, "dtype") or array.dtype.kind == "O":
+    array = storable(value)
+    if array is None:
         raise HTTPException(400, "This tensor has no value that a NumPy file can hold.")
-    if array.dtype.kind == "V":
-        array = array.astype(np.float32)
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return Response(file.getvalue(), media_type="application/octet-stream")
