@@ -22,6 +22,7 @@ class Delivery:
     `start`, `expect` and `is_under_way` are for whoever holds the lock of the link.
 
     Attributes:
+        spool: where runs go that the server cannot take.
         runs: how many were delivered.
         is_under_way: a thread is at it.
     """
@@ -32,19 +33,12 @@ class Delivery:
         self.runs = 0
         self.is_under_way = False
         self._may_find_some = True
-        self._made_for: tuple[str, int] | None = None
-        self._spool: Spool | None = None
-
-    @property
-    def spool(self) -> Spool | None:
-        """Where runs go that the server cannot take."""
-        options = self._link.options
-        if options.spool_dir is None:
-            return None
-        wanted = (options.spool_dir, options.spool_max_bytes)
-        if self._spool is None or self._made_for != wanted:
-            self._made_for, self._spool = wanted, Spool(wanted[0], self._link.address, wanted[1])
-        return self._spool
+        options = link.options
+        self.spool = (
+            None
+            if options.spool_dir is None
+            else Spool(options.spool_dir, link.address, options.spool_max_bytes)
+        )
 
     def expect(self) -> None:
         """There may be something to deliver: the server is back, or a run was spooled."""

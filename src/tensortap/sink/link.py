@@ -47,8 +47,3 @@ class Link:
     def connect_timeout_secs(self) -> float:
         """How long the next attempt may take."""
         return self.availability.connect_timeout(self.options)
-
-    def use(self, options: StreamOptions) -> None:
-        """Go on with other options."""
-        self.options = options
-        self.room.max_bytes = options.max_queue_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tensortap.sink.base import log
 from tensortap.sink.reasons import SPOOLED
 
 __all__ = ["Outcome"]
@@ -36,6 +37,11 @@ class Outcome(NamedTuple):
     def is_good(self) -> bool:
         """Whether everything arrived the way it should."""
         return not (self.dropped or self.skipped_runs or self.delivered_runs)
+
+    def tell(self) -> None:
+        """Say it, louder if it is not good."""
+        say = log.info if self.is_good else log.warning
+        say("%s.", self)
 
     def __str__(self) -> str:
         dropped = dict(self.dropped)

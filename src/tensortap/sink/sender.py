@@ -15,7 +15,9 @@ at once, which costs nothing, until the time for another attempt has come.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,9 +41,14 @@ __all__ = ["Sender"]
 
 MAX_STREAMS = 4
 """At once. tfdbg's servers serve ten, and a run only has to wait for its predecessor to be sent."""
+IDLE_SECS = 5.0
+"""After so long without work the thread ends, and with it the last that would hold a sender which nobody uses."""
 _TICK_SECS = 0.1
 _NOBODY_SECS = 1.0
 _ENDED = "The program ended before the run did."
+
+unsaid: deque[Outcome] = deque(maxlen=64)
+"""What became of the runs of senders that are gone, as far as nobody has been told."""
 
 
 class Sender:
@@ -67,6 +74,7 @@ class Sender:
         self._spooling: list[RunStream] = []
         self._worker = Worker(self._work, "tensortap-stream")
         self._told: Outcome | None = None
+        self._is_closed = False
         self._waited_for = 0
 
     # --- in the training thread --------------------------------------------------------------------
@@ -106,16 +114,12 @@ class Sender:
         """How many spooled runs the server has got since."""
         return self._delivery.runs
 
-    def use(self, options: StreamOptions) -> None:
-        """Go on with other options."""
-        with self._link.changed:
-            self._link.use(options)
-
     def open(self, metadata: StreamMetadata, gates: Gates, counts: Counts) -> RunStream:
         """A stream for one run, begun as soon as may be."""
         stream = RunStream(self._link, self, metadata, gates, counts)
         with self._link.changed:
             self.runs += 1
+            self._is_closed = False
             if not self.is_down and self._worker.ensure():
                 self._lineup.add(stream)
                 self._link.changed.notify_all()
@@ -170,6 +174,7 @@ class Sender:
             self._calls.clear()
             self._worker.dismiss()
             self._link.availability.lost()
+            self._is_closed = True
             self._link.changed.notify_all()
         for stream in streams:
             stream.finish(RunEnd(error=_ENDED))
@@ -189,8 +194,7 @@ class Sender:
             if outcome == self._told:
                 return
             self._told = outcome
-        say = log.info if outcome.is_good else log.warning
-        say("%s.", outcome)
+        outcome.tell()
 
     def outcome(self) -> Outcome:
         """What became of the records so far."""
@@ -204,6 +208,13 @@ class Sender:
             self.delivered_runs,
         )
 
+    def __del__(self) -> None:
+        # In the middle of anything, perhaps of logging: what is still to be said is said when the program ends.
+        with contextlib.suppress(Exception):
+            outcome = self.outcome()
+            if outcome.runs and outcome != self._told and not self._is_closed:
+                unsaid.append(outcome)
+
     # --- in its own thread -------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -216,7 +227,11 @@ class Sender:
                 late = [] if stream or call else self._overdue()
                 if not (stream or call or late):
                     if self._lineup.waiting or not self._delivery.start():
-                        link.changed.wait(None if self._lineup.is_empty else _TICK_SECS)
+                        is_idle = self._lineup.is_empty and not self._is_busy()
+                        has_news = link.changed.wait(IDLE_SECS if is_idle else _TICK_SECS)
+                        if is_idle and not has_news:
+                            self._worker.dismiss()  # whoever needs it begins another
+                            return
                     continue
             try:
                 if call is not None:

@@ -1,4 +1,4 @@
-"""The senders of this process: one for each debug server, ended with the program."""
+"""The senders of this process: whoever streams to the same server in the same way shares one, as long as it is used."""
 
 from __future__ import annotations
 
@@ -6,37 +6,42 @@ import atexit
 import os
 import threading
 import time
+import weakref
 
-from tensortap.sink.sender import Sender
+from tensortap.sink.sender import Sender, unsaid
 from tensortap.sink.stream_options import StreamOptions
 
 __all__ = ["close_all", "sender_of"]
 
-_senders: dict[tuple[str, str | None, str | None], Sender] = {}
+_senders: weakref.WeakValueDictionary[tuple[str, StreamOptions], Sender] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
 def sender_of(address: str, options: StreamOptions) -> Sender:
-    """The sender of this process for a server; the newest options count.
+    """The sender for a server and a way to stream; it is there while somebody holds it or has records on their way.
 
-    >>> sender_of("localhost:6064", StreamOptions()) is sender_of("localhost:6064", StreamOptions())
+    >>> sender = sender_of("localhost:6064", StreamOptions())
+    >>> sender is sender_of("localhost:6064", StreamOptions())
     True
+    >>> sender is sender_of("localhost:6064", StreamOptions(max_wait_secs=1))
+    False
     """
     with _lock:
-        key = (address, options.token, options.ca_file)
-        if not _senders:
+        if not _ends_with_program:
             atexit.register(_end_all)
-        sender = _senders.get(key)
+            _ends_with_program.append(True)
+        sender = _senders.get((address, options))
         if sender is None:
-            sender = _senders[key] = Sender(address, options)
-        sender.use(options)
+            sender = _senders[address, options] = Sender(address, options)
         return sender
 
 
 def close_all() -> None:
     """Give up what has not been sent, and know no sender any more."""
-    while _senders:
-        _senders.popitem()[1].close()
+    for sender in list(_senders.values()):
+        sender.close()
+    _senders.clear()
+    unsaid.clear()
 
 
 def _end_all() -> None:
@@ -49,6 +54,8 @@ def _end_all() -> None:
     for sender in senders:
         sender.close()
         sender.report()
+    while unsaid:
+        unsaid.popleft().tell()
 
 
 def _begin_child() -> None:
@@ -57,8 +64,10 @@ def _begin_child() -> None:
     _lock = threading.Lock()
     _left_to_the_parent.extend(_senders.values())
     _senders.clear()
+    unsaid.clear()
 
 
+_ends_with_program: list[bool] = []
 _left_to_the_parent: list[Sender] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_child)
