@@ -31,7 +31,7 @@ def warnings_given_once_are_given_in_every_test():
 def senders_end_with_their_test():
     """Servers of a test are gone after it; the end of the test run must neither wait for them nor report on them."""
     yield
-    senders = sys.modules.get("tensortap.sink.senders")
+    senders = sys.modules.get("tensortap.sink.stream.senders")
     if senders is not None:
         senders.close_all()
 

@@ -18,11 +18,11 @@ from tensortap.engines.options import DebugTensorWatch
 from tensortap.reader import SessionDir
 from tensortap.records import RunInfo
 from tensortap.server import DebugServer
-from tensortap.sink import sender, senders
 from tensortap.sink.destinations import open_sink
 from tensortap.sink.gates import gates_of
 from tensortap.sink.grpc import GrpcSink
 from tensortap.sink.memory import MemorySink
+from tensortap.sink.stream import sender, senders
 from tensortap.store.layout import run_name
 from tensortap.watch.plan import plan_watches
 from tensortap.watch.urls import Destination

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tensortap.sink.account import Account
-from tensortap.sink.availability import ANOTHER_ATTEMPT_SECS, Availability
 from tensortap.sink.base import Counts
-from tensortap.sink.course import Course
-from tensortap.sink.lineup import Lineup
-from tensortap.sink.outbox import Outbox
 from tensortap.sink.parcel import PARCEL_BYTES, PARCEL_ITEMS, Size
-from tensortap.sink.questions import Question, Replies
 from tensortap.sink.reasons import QUEUE_FULL, STALLED, UNREACHABLE
 from tensortap.sink.room import Room
+from tensortap.sink.stream.account import Account
+from tensortap.sink.stream.availability import ANOTHER_ATTEMPT_SECS, Availability
+from tensortap.sink.stream.course import Course
+from tensortap.sink.stream.lineup import Lineup
+from tensortap.sink.stream.outbox import Outbox
+from tensortap.sink.stream.questions import Question, Replies
 from tensortap.sink.stream_options import StreamOptions
 from tests.patience import patient
 

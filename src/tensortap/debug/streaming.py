@@ -17,8 +17,8 @@ from tensortap.engines.structure import leaves
 from tensortap.records import Frame, RunInfo
 from tensortap.sink.base import notices
 from tensortap.sink.grpc import GrpcSink, address_of
-from tensortap.sink.sender import Sender
-from tensortap.sink.senders import sender_of
+from tensortap.sink.stream.sender import Sender
+from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.watch.options import WatchOptions
 from tensortap.watch.urls import DebugUrl, Destination, parse_debug_url

@@ -15,8 +15,8 @@ from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.sink.base import ProcessBound, RunEnd, notices
 from tensortap.sink.gates import gates_of
 from tensortap.sink.reasons import AFTER_FORK
-from tensortap.sink.sender import Sender
-from tensortap.sink.senders import sender_of
+from tensortap.sink.stream.sender import Sender
+from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.store.tensor_proto import tensor_from_proto
 from tensortap.watch.urls import DebugUrl, parse_debug_url

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensortap.sink.base import notices
-from tensortap.sink.connection import LOST_CODES, Connection
-from tensortap.sink.link import Link
+from tensortap.sink.stream.connection import LOST_CODES, Connection
+from tensortap.sink.stream.link import Link
 from tensortap.wire.transport import grpc
 
 __all__ = ["Calls", "MakeMessages"]

@@ -15,17 +15,17 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from tensortap.records import Record, RecordBatch
-from tensortap.sink.account import Account
 from tensortap.sink.base import Counts, RunEnd, log, notices
-from tensortap.sink.course import Course
 from tensortap.sink.gates import Gates
-from tensortap.sink.link import Link
-from tensortap.sink.messages import Messages
-from tensortap.sink.outbox import Outbox
 from tensortap.sink.parcel import size_of
-from tensortap.sink.questions import Question, Replies
 from tensortap.sink.reasons import NOT_SENDABLE, QUEUE_FULL, SPOOL_FULL, SPOOLED
-from tensortap.sink.spool import Spool
+from tensortap.sink.stream.account import Account
+from tensortap.sink.stream.course import Course
+from tensortap.sink.stream.link import Link
+from tensortap.sink.stream.messages import Messages
+from tensortap.sink.stream.outbox import Outbox
+from tensortap.sink.stream.questions import Question, Replies
+from tensortap.sink.stream.spool import Spool
 from tensortap.wire.debug_service import ACCEPTS_BATCHES, ACCEPTS_KEY, SERVER_KEY, WRITTEN_KEY
 from tensortap.wire.events import StreamMetadata
 from tensortap.wire.transport import grpc

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 
-from tensortap.sink.sender import Sender, unsaid
+from tensortap.sink.stream.sender import Sender, unsaid
 from tensortap.sink.stream_options import StreamOptions
 
 __all__ = ["close_all", "sender_of"]

@@ -21,17 +21,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from tensortap.sink.base import Counts, RunEnd, log, notices
-from tensortap.sink.calls import Calls, MakeMessages
-from tensortap.sink.connection import LOST_CODES, USELESS_CODES, Connection, is_listening, who_is_there
-from tensortap.sink.delivery import Delivery
+from tensortap.sink.base import Counts, RunEnd, log
 from tensortap.sink.gates import Gates
-from tensortap.sink.lineup import Lineup
-from tensortap.sink.link import Link
-from tensortap.sink.outcome import Outcome
 from tensortap.sink.reasons import CONNECTION_LOST, PROGRAM_ENDED, REFUSED, UNREACHABLE
-from tensortap.sink.run_stream import RunStream
-from tensortap.sink.spool import Spool
+from tensortap.sink.stream import announce
+from tensortap.sink.stream.calls import Calls, MakeMessages
+from tensortap.sink.stream.connection import LOST_CODES, USELESS_CODES, Connection, is_listening, who_is_there
+from tensortap.sink.stream.delivery import Delivery
+from tensortap.sink.stream.lineup import Lineup
+from tensortap.sink.stream.link import Link
+from tensortap.sink.stream.outcome import Outcome
+from tensortap.sink.stream.run_stream import RunStream
+from tensortap.sink.stream.spool import Spool
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.sink.worker import Worker
 from tensortap.wire.events import StreamMetadata
@@ -281,13 +282,7 @@ class Sender:
             self._leave(stream)
         for future in futures:
             future.cancel()
-        notices.warn(
-            (UNREACHABLE, self.address),
-            "The debug server %s %s. Training goes on; records are dropped and counted until it takes them "
-            "again, which is tried from time to time.",
-            self.address,
-            why,
-        )
+        announce.is_down(self.address, why)
 
     def _abandon(self, stream: RunStream, reason: str) -> None:
         """Spool a stream that cannot be sent, if that is wanted and nothing of it has been sent; else lose it."""
@@ -353,18 +348,8 @@ class Sender:
         if code in LOST_CODES:
             with self._link.changed:
                 self._link.availability.lost()
-            notices.warn(
-                (CONNECTION_LOST, self.address),
-                "The connection to the debug server %s was lost: the records of that run are counted as dropped.",
-                self.address,
-            )
+            announce.lost_connection(self.address)
             return
-        notices.warn(
-            (REFUSED, self.address, code),
-            "The debug server %s refused a run, whose records are counted as dropped: %s %s",
-            self.address,
-            code.name,
-            details,
-        )
+        announce.refused_run(self.address, code, details)
         if code in USELESS_CODES:
             self._rest("refuses our streams")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from tensortap.sink.availability import Availability
 from tensortap.sink.base import Counts
-from tensortap.sink.messages import GraphCache
 from tensortap.sink.room import Room
+from tensortap.sink.stream.availability import Availability
+from tensortap.sink.stream.messages import GraphCache
 from tensortap.sink.stream_options import StreamOptions
 
 __all__ = ["Link"]

@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 from tensortap.sink.base import log
-from tensortap.sink.connection import LOST_CODES, Connection
-from tensortap.sink.link import Link
-from tensortap.sink.spool import Spool, without_batches
+from tensortap.sink.stream.connection import LOST_CODES, Connection
+from tensortap.sink.stream.link import Link
+from tensortap.sink.stream.spool import Spool, without_batches
 from tensortap.wire.transport import grpc
 
 __all__ = ["Delivery"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Generic, TypeVar
 
-from tensortap.sink.account import Account
 from tensortap.sink.parcel import PARCEL_SECS, Parcel, Size
 from tensortap.sink.reasons import QUEUE_FULL
 from tensortap.sink.room import Room
+from tensortap.sink.stream.account import Account
 
 __all__ = ["Outbox"]
 
