@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tensortap.sink.base import Counts
-from tensortap.sink.parcel import PARCEL_BYTES, PARCEL_ITEMS, Size
+from tensortap.sink.parcel import PARCEL_BYTES, PARCEL_ITEMS
 from tensortap.sink.reasons import QUEUE_FULL, STALLED, UNREACHABLE
 from tensortap.sink.room import Room
 from tensortap.sink.stream.account import Account
@@ -23,7 +23,7 @@ from tensortap.sink.stream.questions import Question, Replies
 from tensortap.sink.stream_options import StreamOptions
 from tests.patience import patient
 
-SIZES = st.builds(Size, st.integers(1, 50), st.integers(0, 500), st.integers(1, 120))
+SIZES = st.tuples(st.integers(1, 50), st.integers(0, 500), st.integers(1, 120))
 
 
 # --- room and accounts -----------------------------------------------------------------------------
@@ -54,14 +54,14 @@ class Rooms(RuleBasedStateMachine):
         run = self.pick(data, is_over=False)
         was_empty = self.room.used_bytes == 0
         with self.changed:
-            fits = self.room.wait_for(size.weight, self.changed, 0.0)
-        assert fits == (was_empty or self.room.used_bytes + size.weight <= 200)
-        self.offered += size.records
+            fits = self.room.wait_for(size[2], self.changed, 0.0)
+        assert fits == (was_empty or self.room.used_bytes + size[2] <= 200)
+        self.offered += size[0]
         if fits:
             run["account"].take(size)
-            run["held"].append(size.weight)
+            run["held"].append(size[2])
         else:
-            run["account"].refuse(QUEUE_FULL, size.records)
+            run["account"].refuse(QUEUE_FULL, size[0])
 
     @precondition(lambda self: any(run["held"] for run in self.runs))
     @rule(data=st.data())
@@ -120,9 +120,7 @@ def test_a_room_that_nobody_empties_costs_the_wait_once():
 def test_what_an_outbox_takes_comes_out_once_and_in_order(weights, bound):
     changed, room, counts = threading.Condition(), Room(bound), Counts()
     outbox = Outbox(changed, room, Account(room, counts))
-    accepted = [
-        number for number, weight in enumerate(weights) if outbox.put(number, Size(1, 1, weight)) is None
-    ]
+    accepted = [number for number, weight in enumerate(weights) if outbox.put(number, (1, 1, weight)) is None]
     with changed:
         outbox.close()
     taken = []
@@ -137,12 +135,12 @@ def test_what_an_outbox_takes_comes_out_once_and_in_order(weights, bound):
 @pytest.mark.parametrize(
     "put",
     [
-        pytest.param(lambda outbox: outbox.put("large", Size(1, 1, PARCEL_BYTES)), id="large"),
+        pytest.param(lambda outbox: outbox.put("large", (1, 1, PARCEL_BYTES)), id="large"),
         pytest.param(
-            lambda outbox: [outbox.put(number, Size(1, 1, 1)) for number in range(PARCEL_ITEMS)], id="many"
+            lambda outbox: [outbox.put(number, (1, 1, 1)) for number in range(PARCEL_ITEMS)], id="many"
         ),
-        pytest.param(lambda outbox: outbox.put("urgent", Size(1, 1, 1), is_urgent=True), id="urgent"),
-        pytest.param(lambda outbox: outbox.put("old", Size(1, 1, 1)), id="old"),
+        pytest.param(lambda outbox: outbox.put("urgent", (1, 1, 1), is_urgent=True), id="urgent"),
+        pytest.param(lambda outbox: outbox.put("old", (1, 1, 1)), id="old"),
     ],
 )
 def test_a_parcel_leaves_when_it_is_large_urgent_or_old(put):
@@ -160,16 +158,16 @@ def test_an_outbox_that_is_given_up_lets_everybody_go():
     changed, room, counts = threading.Condition(), Room(10), Counts()
     account = Account(room, counts)
     outbox = Outbox(changed, room, account)
-    assert outbox.put("a", Size(1, 1, 10)) is None
+    assert outbox.put("a", (1, 1, 10)) is None
     refused = []
-    waiting = threading.Thread(target=lambda: refused.append(outbox.put("b", Size(2, 2, 10), 3600)))
+    waiting = threading.Thread(target=lambda: refused.append(outbox.put("b", (2, 2, 10), 3600)))
     waiting.start()
     with changed:
         account.lose("connection lost")
         assert outbox.give_up("connection lost") == ["a"]
     waiting.join(patient(10))
     assert refused == ["connection lost"] or (refused == [None] and counts.dropped == {"connection lost": 1})
-    assert outbox.put("c", Size(1, 1, 1)) == "connection lost"
+    assert outbox.put("c", (1, 1, 1)) == "connection lost"
     assert outbox.take() is None
 
 

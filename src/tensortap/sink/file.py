@@ -80,17 +80,17 @@ class FileSink(ProcessBound):
         if self._is_orphan():
             self.counts.drop(AFTER_FORK)
             return
-        nbytes = record.nbytes
-        refusal = self._meter.refusal(nbytes)
+        size = size_of(record)
+        refusal = self._meter.refusal(size[1])
         if refusal is None:
-            self._add(record, size_of(record))
+            self._add(record, size)
         else:
             self.counts.drop(refusal)
             notices.warn(
                 (refusal, self._files.root, self._meter.session.limit),
                 "%s (%d bytes) is not written: %s. Further records over the limit are only counted.",
                 record.watch_key,
-                nbytes,
+                size[1],
                 self._meter.explain(refusal),
             )
 
@@ -100,7 +100,7 @@ class FileSink(ProcessBound):
             self.counts.drop(AFTER_FORK, len(batch))
             return
         size = size_of(batch)
-        if self._meter.refusal(size.value_bytes) is None:
+        if self._meter.refusal(size[1]) is None:
             self._add(batch, size)
         else:
             for record in batch:

@@ -6,7 +6,7 @@ when it is large, when it is old, or when the run ends.
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from tensortap.records import Record, RecordBatch
 
@@ -22,29 +22,20 @@ SMALL_BYTES = 256 << 10
 """Below this, copying a value to its neighbours costs less than handling it by itself."""
 
 
-class Size(NamedTuple):
-    """How much an item is.
-
-    Attributes:
-        records: how many.
-        value_bytes: size of their values.
-        weight: bytes of memory that wait with it.
-    """
-
-    records: int
-    value_bytes: int
-    weight: int
+Size = tuple[int, int, int]
+"""How much an item is: number of records, size of their values, bytes of memory that wait with it. For every record."""
 
 
 def size_of(item: Record | RecordBatch) -> Size:
     """The size of a record or a batch.
 
     >>> size_of(Record("x", 0, "DebugNanCount", "/device:CPU:0", 18, "int64", (1,), bytes(8)))
-    Size(records=1, value_bytes=8, weight=1032)
+    (1, 8, 1032)
     """
+    nbytes = item.nbytes
     if isinstance(item, RecordBatch):
-        return Size(len(item), item.nbytes, item.nbytes + item.rows.nbytes)
-    return Size(1, item.nbytes, item.nbytes + RECORD_OVERHEAD_BYTES)
+        return len(item), nbytes, nbytes + item.rows.nbytes
+    return 1, nbytes, nbytes + RECORD_OVERHEAD_BYTES
 
 
 def company(batch: RecordBatch) -> int:
@@ -56,22 +47,26 @@ ItemT = TypeVar("ItemT")
 
 
 class Parcel(Generic[ItemT]):
-    """Items that wait to be handed over, in their order."""
+    """Items that wait to be handed over, in their order.
+
+    Attributes:
+        is_full: it is worth handing over.
+    """
+
+    __slots__ = ("is_full", "items", "records", "value_bytes", "weight")
 
     def __init__(self) -> None:
         self.items: list[ItemT] = []
         self.records = 0
         self.value_bytes = 0
         self.weight = 0
+        self.is_full = False
 
     def add(self, item: ItemT, size: Size) -> None:
         """Put an item behind the others."""
+        records, value_bytes, weight = size
         self.items.append(item)
-        self.records += size.records
-        self.value_bytes += size.value_bytes
-        self.weight += size.weight
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is worth handing over."""
-        return self.weight >= PARCEL_BYTES or len(self.items) >= PARCEL_ITEMS
+        self.records += records
+        self.value_bytes += value_bytes
+        self.weight += weight
+        self.is_full = self.weight >= PARCEL_BYTES or len(self.items) >= PARCEL_ITEMS

@@ -19,7 +19,7 @@ class Account:
 
     >>> room, counts = Room(1 << 20), Counts()
     >>> account = Account(room, counts)
-    >>> account.take(Size(records=3, value_bytes=24, weight=100))
+    >>> account.take((3, 24, 100))
     >>> account.arrive(kept=2)
     >>> counts.written, counts.dropped, room.used_bytes
     (2, {'not kept by the server': 1}, 0)
@@ -34,10 +34,11 @@ class Account:
 
     def take(self, size: Size) -> None:
         """Take records in, which wait from now on."""
-        self._records += size.records
-        self._value_bytes += size.value_bytes
-        self._held_bytes += size.weight
-        self._room.take(size.weight)
+        records, value_bytes, weight = size
+        self._records += records
+        self._value_bytes += value_bytes
+        self._held_bytes += weight
+        self._room.take(weight)
 
     def release(self, weight: int) -> None:
         """Let go of the memory of what has been sent; nothing, if all of it has been let go of already."""

@@ -25,7 +25,7 @@ class Outbox(Generic[ItemT]):
 
     >>> changed, room = threading.Condition(), Room(100)
     >>> outbox = Outbox(changed, room, Account(room))
-    >>> [outbox.put(letter, Size(1, 1, weight=60)) for letter in "ab"]
+    >>> [outbox.put(letter, (1, 1, 60)) for letter in "ab"]
     [None, 'queue full']
     >>> with changed:
     ...     outbox.close()
@@ -52,21 +52,27 @@ class Outbox(Generic[ItemT]):
             is_urgent: somebody waits for it to be sent.
         """
         with self._changed:
-            fits = self._room.wait_for(
-                size.weight, self._changed, max_wait_secs, is_hopeless=lambda: self._refusal is not None
-            )
-            reason = self._refusal or (None if fits else QUEUE_FULL)
+            reason = self._refusal
+            if reason is None and not self._room.fits(size[2]):
+                reason = self._wait_for_room(size[2], max_wait_secs)
             if reason is not None:
-                self._account.refuse(reason, size.records)
+                self._account.refuse(reason, size[0])
                 return reason
-            was_full = self._parcel.is_full
+            parcel = self._parcel
+            was_full = parcel.is_full
             self._account.take(size)
-            self._parcel.add(item, size)
+            parcel.add(item, size)
             self._is_urgent |= is_urgent
             # Waking a thread costs more than the record: only for the first of a parcel, and when it is full.
-            if is_urgent or len(self._parcel.items) == 1 or self._parcel.is_full != was_full:
+            if is_urgent or len(parcel.items) == 1 or parcel.is_full != was_full:
                 self._changed.notify_all()
             return None
+
+    def _wait_for_room(self, weight: int, max_wait_secs: float) -> str | None:
+        fits = self._room.wait_for(
+            weight, self._changed, max_wait_secs, is_hopeless=lambda: self._refusal is not None
+        )
+        return self._refusal or (None if fits else QUEUE_FULL)
 
     def take(self) -> Parcel[ItemT] | None:
         """Wait for a parcel: full, urgent, complete or old enough; None when nothing more will come."""
