@@ -31,10 +31,9 @@ def warnings_given_once_are_given_in_every_test():
 def senders_end_with_their_test():
     """Servers of a test are gone after it; the end of the test run must neither wait for them nor report on them."""
     yield
-    sending = sys.modules.get("tensortap.sink.sender")
-    if sending is not None:
-        while sending._senders:
-            sending._senders.popitem()[1].close()
+    senders = sys.modules.get("tensortap.sink.stream.senders")
+    if senders is not None:
+        senders.close_all()
 
 
 @pytest.hookimpl(tryfirst=True)

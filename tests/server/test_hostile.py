@@ -218,7 +218,7 @@ def test_damaged_messages_are_refused_or_understood(server, valid, data):
             messages.append(message)
         elif place < len(message):
             message[place] = data.draw(st.integers(0, 255))
-    taken = Stream(server, lambda: True)
+    taken = Stream(server.reception, lambda: True)
     error = None
     try:
         for message in messages:

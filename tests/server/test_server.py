@@ -297,7 +297,7 @@ def test_retention_by_age_and_bytes(tmp_path):
         for number, age in enumerate((9000, 5000, 100, 90, 80, 70)):
             start = int((now - age) * 1e6)
             stream(server, metadata(number, timestamp=start), identity("x", np.zeros(1250)))
-        server.disk.sweep()
+        server.reception.disk.sweep()
         # Two were too old; of four times 10 kB and a little only three fit with room to spare.
         assert [ref.index for ref in server.session().runs] == [3, 4, 5]
         assert len(list((tmp_path / "default").glob(".run*"))) == 0

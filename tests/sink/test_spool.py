@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tensortap.server import DebugServer
-from tensortap.sink.spool import Spool, SpoolFull
+from tensortap.sink.stream.spool import Spool, SpoolFull
 from tensortap.sink.stream_options import StreamOptions
 from tests.patience import patience, patient
 from tests.sink.peers import PROJECT, PlainServer, ServerProcess, at_most, free_port

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 from tensortap.suggest import nearest
 
-__all__ = ["meant"]
+__all__ = ["full_name", "meant"]
+
+
+def full_name(name: str) -> str:
+    """The name of a tensor, where that of a node stands for its first output.
+
+    >>> full_name("model/fc/addmm"), full_name("split:1")
+    ('model/fc/addmm:0', 'split:1')
+    """
+    return name if ":" in name else f"{name}:0"
 
 
 def meant(name: str, candidates: Iterable[str], count: int = 3) -> str:

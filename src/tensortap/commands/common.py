@@ -23,7 +23,6 @@ __all__ = [
     "first_bad_run",
     "open_directory",
     "open_run",
-    "plain",
     "print_json",
     "print_table",
     "run_name",
@@ -112,6 +111,8 @@ def _meant_run(
     session: SessionDir, task: int | None, names: Sequence[str], recorded: bool
 ) -> tuple[DebugDumpDir, str]:
     """The run somebody means who names none, and what it is."""
+    from tensortap.analyze.names import full_name
+
     dump, why = first_bad_run(session, task), "the first bad one"
     if dump is None:
         dump, why = _last_run(session, task), "the last one"
@@ -119,7 +120,7 @@ def _meant_run(
         return dump, why
     for name in names:
         for debug_op in ("DebugNumericSummary", "DebugIdentity"):
-            rows = session.history(name if ":" in name else f"{name}:0", debug_op)
+            rows = session.history(full_name(name), debug_op)
             rows = rows if task is None else rows[rows["task"] == task]
             if len(rows):
                 last = rows[-1]
@@ -150,7 +151,9 @@ def _last_run(session: SessionDir, task: int | None) -> DebugDumpDir:
 
 
 def _knows(dump: DebugDumpDir, name: str, recorded: bool) -> bool:
-    full = name if ":" in name else f"{name}:0"
+    from tensortap.analyze.names import full_name
+
+    full = full_name(name)
     if any(datum.tensor_name == full for datum in dump.dumped_tensor_data):
         return True
     try:
@@ -181,6 +184,8 @@ def say(notices: Sequence[str]) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; NaN and infinities as text, which JSON has no numbers for."""
+    from tensortap.report.plain import plain
+
     print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
@@ -212,18 +217,3 @@ def size_text(nbytes: int | None) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TB"
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else str(value)

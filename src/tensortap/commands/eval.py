@@ -80,31 +80,25 @@ def _load(options: argparse.Namespace, dump: DebugDumpDir, text: str) -> Any:
     """The record that stands between back-ticks."""
     from tensortap.analyze.expression import ExpressionError, parse_reference
     from tensortap.analyze.names import meant
+    from tensortap.analyze.values import WHOLE_VALUE, NoSuchOp, NoSuchTensor, find_record
+    from tensortap.errors import NotThereError
 
     reference = parse_reference(text)
-    data = [
-        datum
-        for datum in dump.dumped_tensor_data
-        if datum.tensor_name == reference.tensor and reference.device in (None, datum.device_name)
-    ]
-    if not data:
-        names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        hint = meant(reference.tensor, names)
-        raise ExpressionError(f"{run_name(dump)} has no tensor {reference.tensor!r}.{hint}")
-    op = reference.debug_op or "DebugIdentity"
-    chosen = [datum for datum in data if datum.debug_op == op]
-    if not chosen:
-        there = sorted({datum.debug_op for datum in data})
+    op = reference.debug_op or WHOLE_VALUE
+    try:
+        found = find_record(dump, reference.tensor, op, reference.execution, reference.device)
+    except NoSuchTensor as error:
+        hint = meant(reference.tensor, error.names)
+        raise ExpressionError(f"{run_name(dump)} has no tensor {reference.tensor!r}.{hint}") from None
+    except NoSuchOp as error:
+        there = sorted(error.ops)
         raise ExpressionError(
             f"The value of {reference.tensor!r} was not recorded, only {', '.join(there)}; watch it with {op}, or "
             f"write `{reference.tensor}:{there[0]}`."
-        )
-    try:
-        value = chosen[reference.execution].get_tensor()
-    except IndexError:
-        raise ExpressionError(
-            f"{reference.tensor!r} was executed {len(chosen)} times; there is no execution {reference.execution}."
         ) from None
+    except NotThereError as error:
+        raise ExpressionError(str(error)) from None
+    value = found.value()
     if not hasattr(value, "dtype"):
         raise ExpressionError(f"{reference.tensor!r} had no value.")
     return value

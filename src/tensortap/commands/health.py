@@ -169,7 +169,7 @@ def _is_over(ref: Any, session: Any) -> bool:
 def _json_line(row: Overview) -> None:
     import json
 
-    from tensortap.commands.common import plain
+    from tensortap.report.plain import plain
 
     print(json.dumps(plain(row.as_dict()), allow_nan=False), flush=True)
 

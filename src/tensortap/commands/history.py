@@ -31,51 +31,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
-    from tensortap.analyze.names import meant
+    from tensortap.analyze.history import PLACE_COLUMNS, history_of
+    from tensortap.analyze.names import full_name, meant
     from tensortap.reader import SessionDir
 
     session = open_directory(options.directory)
     if not isinstance(session, SessionDir):
         raise UsageError(f"{str(options.directory)!r} is a single run; name the session directory above it.")
-    tensor = options.tensor if ":" in options.tensor else f"{options.tensor}:0"
-    rows = _rows(session, tensor)
-    if not rows:
+    tensor = full_name(options.tensor)
+    found = history_of(session, tensor, task=options.task, last=options.last)
+    if not len(found) and not len(history_of(session, tensor)):
         raise NotThereError(f"No run recorded {tensor!r}.{meant(tensor, session.tensors())}")
-    if options.task is not None:
-        rows = [row for row in rows if row["task"] == options.task]
-    if options.last is not None:
-        rows = rows[-options.last :] if options.last > 0 else []
+    rows = [
+        {name: int(each[name]) for name in PLACE_COLUMNS} | {name: float(each[name]) for name in COLUMNS}
+        for each in found
+    ]
     if options.json:
         print_json({"tensor": tensor, "runs": rows, "notices": session.notices})
         return 0
     _print(tensor, rows)
     say(session.notices)
     return 0
-
-
-def _rows(session: Any, tensor: str) -> list[dict[str, Any]]:
-    """A row per run, from pills where there are any, else from values."""
-    from tensortap.analyze.health import Health
-
-    found: list[dict[str, Any]] = []
-    for each in session.history(tensor):
-        row = {name: int(each[name]) for name in ("task", "run", "step", "timestamp")}
-        found.append(row | {name: float(each[name]) for name in COLUMNS})
-    if found:
-        return found
-    for debug_op in ("DebugIdentity", "DebugNanCount"):
-        for each in session.history(tensor, debug_op):
-            row = {name: int(each[name]) for name in ("task", "run", "step", "timestamp")}
-            health = (
-                Health.of_value(each["value"])
-                if debug_op == "DebugIdentity"
-                else Health.of_nan_count(int(each["value"].reshape(-1)[0]))
-            )
-            if health is not None:
-                found.append(row | {name: float(getattr(health, name)) for name in COLUMNS})
-        if found:
-            break
-    return found
 
 
 def _print(tensor: str, rows: list[dict[str, Any]]) -> None:

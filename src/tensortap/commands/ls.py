@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands.common import (
     add_output_arguments,
     add_run_arguments,
+    checked_regex,
     open_directory,
     open_run,
     print_json,
@@ -17,10 +17,10 @@ from tensortap.commands.common import (
     say,
     size_text,
 )
-from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensortap.reader import DebugDumpDir, DebugTensorDatum, SessionDir
+    from tensortap.analyze.listing import RecordRow
+    from tensortap.reader import DebugDumpDir, SessionDir
 
 HELP = "list the runs of a session, or the tensors of a run"
 DESCRIPTION = """List what was dumped.
@@ -120,11 +120,12 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
 
 
 def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> dict[str, Any]:
-    data = run.dumped_tensor_data
+    from tensortap.analyze.listing import list_records
+
+    rows = list_records(run)
     metadata = run.source.core_metadata
-    judged = [
-        bad for bad in (_is_bad(datum, look) for datum in data if not _is_unread(datum)) if bad is not None
-    ]
+    known = (row.is_bad(reads_values=look) for row in rows if row.was_read)
+    judged = [bad for bad in known if bad is not None]
     bad, meant = sum(judged), 0
     if look and bad:
         marks = _marks(run)
@@ -138,8 +139,8 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> 
         "task": run.source.task,
         "step": metadata[0].global_step if metadata else -1,
         "started": datetime.fromtimestamp(timestamp / 1e6).strftime("%Y-%m-%d %H:%M:%S"),
-        "tensors": len(data),
-        "bytes": sum(datum.dump_size_bytes or 0 for datum in data),
+        "tensors": len(rows),
+        "bytes": sum(row.datum.dump_size_bytes or 0 for row in rows),
         "bad": bad if judged else None,
         **({"meant": meant} if look else {}),
         "dropped": counts.get("dropped", 0),
@@ -150,7 +151,11 @@ def _describe_run(run: DebugDumpDir, index: int, timestamp: int, look: bool) -> 
 
 
 def _list_tensors(run: DebugDumpDir, options: argparse.Namespace) -> int:
-    rows = [_describe_tensor(run, datum, look=options.bad) for datum in _chosen(run, options)]
+    from tensortap.analyze.listing import list_records
+
+    pattern = checked_regex(options.name)
+    chosen = list_records(run, lambda datum: pattern is None or bool(pattern.search(datum.tensor_name)))
+    rows = [_describe_tensor(row, look=options.bad) for row in chosen]
     if options.bad:
         marks = _marks(run)
         rows = [row for row in rows if row["bad"]]
@@ -185,38 +190,17 @@ def _list_tensors(run: DebugDumpDir, options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(run: DebugDumpDir, options: argparse.Namespace) -> list[DebugTensorDatum]:
-    data = run.dumped_tensor_data
-    if options.name is None:
-        return data
-    try:
-        pattern = re.compile(options.name)
-    except re.error as error:
-        raise UsageError(f"{options.name!r} is no regular expression: {error}.") from None
-    return [datum for datum in data if pattern.search(datum.tensor_name)]
-
-
-def _describe_tensor(run: DebugDumpDir, datum: DebugTensorDatum, look: bool) -> dict[str, Any]:
-    from tensortap.analyze.health import NOT_LOOKED_AT, Health
-
-    bad = _is_bad(datum, look)
-    health: str | None = None if bad is None else "bad" if bad else "good"
-    if _is_unread(datum):
-        bad, health = None, NOT_LOOKED_AT
-    if bad and datum.debug_op == "DebugNumericSummary":
-        health = Health.of_pill(datum.get_tensor()).bad_counts
-    elif bad and datum.debug_op == "DebugNanCount":
-        count: Any = datum.get_tensor()
-        health = f"{int(count[0])} nan"
+def _describe_tensor(row: RecordRow, look: bool) -> dict[str, Any]:
+    datum = row.datum
     return {
         "tensor": datum.tensor_name,
         "debug_op": datum.debug_op,
         "device": datum.device_name,
-        "op": _op_type(run, datum),
-        "milliseconds": (datum.timestamp - (run.t0 or datum.timestamp)) / 1000,
+        "op": row.op_type,
+        "milliseconds": row.milliseconds,
         "bytes": datum.dump_size_bytes,
-        "bad": bad,
-        "health": health,
+        "bad": row.is_bad(reads_values=look) if row.was_read else None,
+        "health": row.health_words(reads_values=look),
     }
 
 
@@ -226,36 +210,6 @@ def _marks(run: DebugDumpDir) -> dict[str, str]:
     from tensortap.analyze.first_bad import standing
 
     return standing(facts_of_dump(run))
-
-
-def _op_type(run: DebugDumpDir, datum: DebugTensorDatum) -> str:
-    try:
-        return str(run.node_op_type(datum.node_name, datum.device_name))
-    except (LookupError, ValueError):  # a run that died before its graph was stored
-        return "?"
-
-
-def _is_unread(datum: DebugTensorDatum) -> bool:
-    """Whether nobody could look at the elements of a tensor."""
-    from tensortap.pill import INITIALIZED, PILL_OP, is_pill
-
-    if datum.debug_op != PILL_OP:
-        return False
-    value: Any = datum.get_tensor()
-    return is_pill(PILL_OP, value) and not value[INITIALIZED]
-
-
-def _is_bad(datum: DebugTensorDatum, look: bool) -> bool | None:
-    """Whether a tensor had NaN or infinite elements; None if only reading the whole value would tell."""
-    from tensortap.reader import has_inf_or_nan
-    from tensortap.store.format import DamagedValueError
-
-    if datum.debug_op in ("DebugHash", "DebugIndices") or (datum.debug_op == "DebugIdentity" and not look):
-        return None
-    try:
-        return has_inf_or_nan(datum, datum.get_tensor())
-    except DamagedValueError:
-        return None  # named in the notices
 
 
 def _or_dash(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,9 +19,11 @@ from tensortap.commands.common import (
     run_name,
     say,
 )
-from tensortap.errors import UsageError
+from tensortap.errors import NotThereError, UsageError
 
 if TYPE_CHECKING:
+    from tensortap.analyze.health import Health
+    from tensortap.analyze.values import FoundRecord
     from tensortap.reader import DebugDumpDir, DebugTensorDatum
 
 HELP = "show one tensor: values, slices, numbers"
@@ -55,39 +58,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
+    from tensortap.analyze.listing import RecordRow
     from tensortap.analyze.numbers import summarize
     from tensortap.analyze.slicing import split_slices
 
     name, slices = split_slices(options.tensor)
     dump = open_run(options, name, recorded=True)
-    datum, others = _find(dump, name, options)
-    value: Any = datum.get_tensor()
-    plain = hasattr(value, "dtype")
+    found = _find(dump, name, options)
+    datum = found.datum
+    is_array = hasattr(datum.get_tensor(), "dtype")
     if slices and datum.debug_op != "DebugIdentity":
         raise UsageError(f"Only {datum.debug_op} of {name!r} was recorded; slices need DebugIdentity.")
-    if plain and slices:
-        try:
-            value = value[slices]
-        except IndexError as error:
-            raise UsageError(f"{options.tensor!r}: {error} (its shape is {list(value.shape)}).") from None
+    value: Any = found.value() if is_array else datum.get_tensor()
     if options.output is not None:
         write_value(value, options.output, options.force)
-    facts = _facts(dump, datum, value, others)
+    pill = RecordRow(dump, datum).pill
+    facts = _facts(dump, datum, value, pill, found.executions)
     summary = None
-    if plain and datum.debug_op == "DebugIdentity":
-        found = summarize(value)
-        summary = None if found is None else asdict(found)
-    elif plain and datum.debug_op == "DebugNumericSummary" and not slices:
-        summary = _pill_as_dict(value)
+    if is_array and datum.debug_op == "DebugIdentity":
+        numbers = summarize(value)
+        summary = None if numbers is None else asdict(numbers)
+    elif pill is not None:
+        summary = _finite_numbers(pill)
     if options.json:
-        shown = value.tolist() if plain and (options.all or value.size <= ELEMENTS_SHOWN) else None
+        shown = value.tolist() if is_array and (options.all or value.size <= ELEMENTS_SHOWN) else None
         print_json({**facts, "summary": summary, "value": shown, "notices": dump.notices})
         return 0
     print_table(("", ""), [(f"{key}:", text) for key, text in facts.items() if text not in ("", [], None)])
     if summary is not None:
         print()
-        for numbers in _chunks({key: _number(each) for key, each in summary.items()}):
-            print_table(list(numbers), [list(numbers.values())], right=list(numbers))
+        for chunk in _chunks({key: _number(each) for key, each in summary.items()}):
+            print_table(list(chunk), [list(chunk.values())], right=list(chunk))
     if datum.debug_op != "DebugNumericSummary" or slices:
         print()
         print_value(value, show_all=options.all)
@@ -95,36 +96,23 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _find(
-    dump: DebugDumpDir, name: str, options: argparse.Namespace
-) -> tuple[DebugTensorDatum, list[DebugTensorDatum]]:
+def _find(dump: DebugDumpDir, name: str, options: argparse.Namespace) -> FoundRecord:
     from tensortap.analyze.names import meant
+    from tensortap.analyze.values import NoSuchTensor, find_value
 
-    full = name if ":" in name else f"{name}:0"
-    data = [datum for datum in dump.dumped_tensor_data if datum.tensor_name == full]
-    if not data:
-        names = {datum.tensor_name for datum in dump.dumped_tensor_data}
-        hint = meant(full, names)
-        raise UsageError(f"{run_name(dump)} has no tensor {name!r}.{hint}")
-    ops = list(dict.fromkeys(datum.debug_op for datum in data))
-    op = options.op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
-    if op not in ops and f"Debug{op}" in ops:  # as `ls` shows it
-        op = f"Debug{op}"
-    data = [datum for datum in data if datum.debug_op == op]
-    if not data:
-        raise UsageError(f"{full!r} has no record of {op!r}; it has {', '.join(ops)}.")
     try:
-        return data[options.execution], data
-    except IndexError:
-        raise UsageError(
-            f"{full!r} was executed {len(data)} times; there is no execution {options.execution}."
-        ) from None
+        return find_value(dump, options.tensor, options.op, options.execution)
+    except NoSuchTensor as error:
+        hint = meant(error.tensor, error.names)
+        raise UsageError(f"{run_name(dump)} has no tensor {name!r}.{hint}") from None
+    except NotThereError as error:
+        raise UsageError(str(error)) from None
 
 
 def _facts(
-    dump: DebugDumpDir, datum: DebugTensorDatum, value: Any, others: list[DebugTensorDatum]
+    dump: DebugDumpDir, datum: DebugTensorDatum, value: Any, pill: Health | None, executions: int
 ) -> dict[str, Any]:
-    dtype, shape = _form(dump, datum, value)
+    dtype, shape = _form(dump, datum, value, pill)
     facts: dict[str, Any] = {
         "tensor": datum.tensor_name,
         "run": run_name(dump).removeprefix("Run "),
@@ -132,7 +120,7 @@ def _facts(
         "device": datum.device_name,
         "dtype": dtype,
         "shape": shape,
-        "executions": len(others) if len(others) > 1 else None,
+        "executions": executions if executions > 1 else None,
     }
     try:
         facts["op"] = dump.node_op_type(datum.node_name, datum.device_name)
@@ -144,33 +132,28 @@ def _facts(
     return facts
 
 
-def _form(dump: DebugDumpDir, datum: DebugTensorDatum, value: Any) -> tuple[str, list[int | None]]:
+def _form(
+    dump: DebugDumpDir, datum: DebugTensorDatum, value: Any, pill: Health | None
+) -> tuple[str, list[int | None]]:
     """Dtype and shape of the tensor itself, whatever was recorded of it; empty if that is not known."""
     from tensortap.analyze.facts import facts_of_dump
-    from tensortap.analyze.health import Health
-    from tensortap.dtypes import DTYPE_NAMES
-    from tensortap.pill import is_pill
 
     if datum.debug_op == "DebugIdentity":
         return str(getattr(value, "dtype", "")), list(getattr(value, "shape", ()))
     spec = facts_of_dump(dump).spec(datum.tensor_name)
-    if is_pill(datum.debug_op, value):
-        health = Health.of_pill(value)
-        name = DTYPE_NAMES.get(int(health.dtype_number), "" if spec is None else spec.dtype)
-        return name, list(health.shape or ())
+    if pill is not None:
+        return pill.dtype or ("" if spec is None else spec.dtype), list(pill.shape or ())
     return ("", []) if spec is None else (spec.dtype, list(spec.shape))
 
 
-def _pill_as_dict(value: Any) -> dict[str, Any]:
-    from tensortap.pill import PILL_COLUMNS
+def _finite_numbers(pill: Health) -> dict[str, Any]:
+    """What a pill says in numbers, whole ones as such."""
+    from tensortap.analyze.listing import pill_numbers
 
-    pill = dict(zip(PILL_COLUMNS, (float(each) for each in value), strict=False))
-    pill.pop("dtype")
-    return {key: int(each) if each == int(each) else each for key, each in _finite(pill).items()}
-
-
-def _finite(pill: dict[str, float]) -> dict[str, Any]:
-    return {key: each for key, each in pill.items() if each == each and abs(each) != float("inf")}
+    numbers = {
+        key: each for key, each in pill_numbers(pill).items() if key != "dtype" and math.isfinite(each)
+    }
+    return {key: int(each) if each == int(each) else each for key, each in numbers.items()}
 
 
 def _chunks(numbers: dict[str, str]) -> Iterator[dict[str, str]]:
@@ -206,14 +189,15 @@ def write_value(value: Any, output: Path, force: bool) -> None:
     """Write an array to a file that must not be there yet."""
     import numpy as np
 
+    from tensortap.analyze.values import storable
+
     if output.exists() and not force:
         raise UsageError(f"{str(output)!r} exists; use --force to overwrite it.")
-    if not hasattr(value, "dtype"):
+    array = storable(value)
+    if array is None:
         raise UsageError("This tensor has no value that could be written.")
-    array = np.asarray(value)
-    if array.dtype.kind == "V":
-        print(f"note: {array.dtype} is written as float32, which NumPy files can hold", file=sys.stderr)
-        array = array.astype(np.float32)
+    if array.dtype != value.dtype:
+        say([f"{value.dtype} is written as {array.dtype}, which NumPy files can hold"])
     with open(output, "wb") as file:
         np.save(file, array, allow_pickle=False)
 

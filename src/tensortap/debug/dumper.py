@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ from tensortap.debug.presence import Presence
 from tensortap.debug.root import claim_session_root
 from tensortap.engines.base import engine_session_of
 from tensortap.records import RunInfo
-from tensortap.sink import destinations
 from tensortap.sink.base import Sink, notices
 from tensortap.sink.budget import Budget, Meter
 from tensortap.sink.file import FileSink
@@ -26,14 +23,14 @@ from tensortap.sink.retention import Keeper, RetainedSink, Retention
 from tensortap.sink.session_files import SessionFiles
 from tensortap.store.description import RunDescription, write_description
 from tensortap.store.layout import run_name
-from tensortap.watch.urls import file_url, parse_debug_url
+from tensortap.store.session import withdraw_run
+from tensortap.watch.urls import Destination, file_url
 
 __all__ = ["Dumper", "check_limits", "step_of"]
 
 FLUSH_SECS = 60.0
 """How long the end of a session waits for its records; what comes later is still written."""
 
-_PREPARED_KEPT = 64  # more runs than threads that can be between preparing a run and starting it
 _TEXT_LIMIT = 1 << 16
 
 
@@ -84,7 +81,6 @@ class Dumper:
         self._queue = queue or shared_queue()
         self._runs = 0
         self._lock = threading.Lock()
-        self._prepared: deque[str] = deque()
         self._of_thread = threading.local()
 
     def skips(self, step: int) -> bool:
@@ -103,7 +99,7 @@ class Dumper:
 
     def prepare(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, *, make_directory: bool = False
-    ) -> str:
+    ) -> Destination:
         """Number the coming run and name its directory.
 
         Args:
@@ -113,7 +109,7 @@ class Dumper:
                 makes it, which does not hold up training.
 
         Returns:
-            The URL that the engine opens when the run starts.
+            What the engine opens when the run starts.
         """
         with self._lock:
             index = self._runs
@@ -127,8 +123,8 @@ class Dumper:
         )
         made = make_directory and not self.retention.waits_in_memory
         if made:
-            info = self._make_directory(info)
-        url = file_url(self.root / run_name(info.timestamp, info.index))
+            info, made = self._make_directory(info)
+        run_dir = self.root / run_name(info.timestamp, info.index)
         opened = False
 
         def open_prepared(engine_info: RunInfo) -> Sink:
@@ -138,24 +134,20 @@ class Dumper:
             opened = True
             return self._open(mine, engine_info, makes_directory=mine is not info or not made)
 
-        destinations.prepare(url, open_prepared)
-        self._of_thread.unopened = lambda: None if opened else url
-        with self._lock:
-            self._prepared.append(url)
-            if len(self._prepared) > _PREPARED_KEPT:
-                destinations.forget(self._prepared.popleft())
-        return url
+        def withdraw() -> None:
+            if made and not opened:
+                withdraw_run(run_dir, info)
+
+        self._of_thread.withdraw = withdraw
+        return Destination(file_url(run_dir), open_prepared)
 
     def settle(self) -> None:
         """The run that this thread prepared is over; if no engine opened it, nothing ran and nothing stays.
 
         That is so for a run that only read state, and for one that was refused before it began.
         """
-        unopened: Callable[[], str | None] | None = self._of_thread.__dict__.pop("unopened", None)
-        url = None if unopened is None else unopened()
-        if url is not None:
-            destinations.forget(url)
-            shutil.rmtree(parse_debug_url(url).path, ignore_errors=True)
+        withdraw: Callable[[], None] = self._of_thread.__dict__.pop("withdraw", lambda: None)
+        withdraw()
 
     def keep_held(self) -> None:
         """Write the runs that retention holds back: something went wrong outside of a run."""
@@ -174,9 +166,6 @@ class Dumper:
             error: what ended the session, if that was an error.
         """
         self._keeper.close()
-        with self._lock:
-            while self._prepared:
-                destinations.forget(self._prepared.popleft())
         self._queue.submit(self._files.close)
         done = self.flush(timeout)
         if not done:
@@ -184,12 +173,18 @@ class Dumper:
         self.presence.end(error)
         return done
 
-    def _make_directory(self, info: RunInfo) -> RunInfo:
-        """Make the directory of a run; if its name is taken, by another rank, a later microsecond's."""
+    def _make_directory(self, info: RunInfo) -> tuple[RunInfo, bool]:
+        """Make the directory of a run; if its name is taken, by another rank, a later microsecond's.
+
+        Returns:
+            The run as it is called now, and whether its directory is there.
+        """
         while True:
             run_dir = self.root / run_name(info.timestamp, info.index)
+            made = False
             try:
                 run_dir.mkdir()
+                made = True
                 write_description(run_dir, RunDescription(info))
             except FileExistsError:
                 info = replace(info, timestamp=info.timestamp + 1)
@@ -201,7 +196,7 @@ class Dumper:
                     run_dir,
                     error,
                 )
-            return info
+            return info, made
 
     def _open(self, info: RunInfo, engine: RunInfo, makes_directory: bool) -> Sink:
         # The engine knows names, step and rank; the caller's own words and our number are ours.

@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -15,13 +15,13 @@ from typing import Any
 from tensortap.debug.root import Launch
 from tensortap.engines.structure import leaves
 from tensortap.records import Frame, RunInfo
-from tensortap.sink import destinations
 from tensortap.sink.base import notices
 from tensortap.sink.grpc import GrpcSink, address_of
-from tensortap.sink.sender import Sender, sender_of
+from tensortap.sink.stream.sender import Sender
+from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.watch.options import WatchOptions
-from tensortap.watch.urls import DebugUrl, parse_debug_url
+from tensortap.watch.urls import DebugUrl, Destination, parse_debug_url
 from tensortap.wire.debug_service import SEND_SOURCE_FILES, SEND_TRACEBACKS
 from tensortap.wire.tracebacks import call_traceback, run_key, source_file
 
@@ -78,43 +78,45 @@ class Streamer:
         addresses: of the servers, see `grpc_urls`.
         options: how to stream.
         sends_program: send the source lines of nodes, and the source files, whenever the graph has grown.
+
+    Attributes:
+        urls: where runs go.
     """
 
     def __init__(self, addresses: Any, options: StreamOptions | None, sends_program: bool) -> None:
         if options is not None and not isinstance(options, StreamOptions):
             raise TypeError(f"stream= takes a tensortap StreamOptions(...), got {options!r}.")
-        self.urls = grpc_urls(addresses)
         self._options = options or StreamOptions()
         self._sends_program = sends_program
         self._graph_version = -1
         launch = Launch.of(os.environ)
         self._session = "" if launch is None else f"launch-{launch.digest}-{launch.restart}"
-        for url in self.urls:
-            destinations.prepare(url, self._opener(parse_debug_url(url)))
-        # Known from here on, senders end after whoever is told later than this that the program ends: such a one may
+        self.urls = [Destination(url, self._opener(parse_debug_url(url))) for url in grpc_urls(addresses)]
+        self._addresses = [address_of(parse_debug_url(url)) for url in self.urls]
+        self._senders: list[Sender] = []
+        # Held from here on, senders end after whoever is told later than this that the program ends: such a one may
         # still have a run open.
         self.senders()
 
-    def _opener(self, url: DebugUrl) -> Any:
-        def open_sink(info: RunInfo) -> GrpcSink:
-            return GrpcSink(url, info, self._options, self._session)
-
-        return open_sink
+    def _opener(self, url: DebugUrl) -> Callable[[RunInfo], GrpcSink]:
+        return lambda info: GrpcSink(url, info, self._options, self._session)
 
     def senders(self) -> list[Sender]:
-        """What sends, one for each server."""
-        addresses = dict.fromkeys(address_of(parse_debug_url(url)) for url in self.urls)
-        return [sender_of(address, self._options) for address in addresses]
+        """What sends, one for each server; in a forked process, others than before."""
+        self._senders = [sender_of(each, self._options) for each in dict.fromkeys(self._addresses)]
+        return self._senders
 
     def urls_for_run(self) -> list[str]:
         """Where the coming run goes: the servers that are not down. Watching for the others would be for nothing."""
         if self._options.spool_dir is not None:
             return list(self.urls)
-        down = {sender.address for sender in self.senders() if sender.is_down}
-        for sender in self.senders():
-            if sender.address in down:
-                sender.skip_run()
-        return [url for url in self.urls if address_of(parse_debug_url(url)) not in down]
+        down = [sender for sender in self.senders() if sender.is_down]
+        for sender in down:
+            sender.skip_run()
+        left_alone = {sender.address for sender in down}
+        return [
+            url for url, address in zip(self.urls, self._addresses, strict=True) if address not in left_alone
+        ]
 
     def send_program(self, session: Any, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
         """Send source lines and files if the graph has grown; never raises."""
@@ -146,7 +148,7 @@ class Streamer:
 
     def outcomes(self) -> list[str]:
         """What became of the records, one sentence for each server."""
-        return [sender.outcome() for sender in self.senders()]
+        return [str(sender.outcome()) for sender in self.senders()]
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the servers have all runs so far; False if the timeout, in seconds, passed first."""

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import ipaddress
-import logging
-import os
-import secrets
-import socket
-import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.errors import UsageError
 from tensortap.extras import require
 from tensortap.server.gates import CLOSED, WatchKey
-from tensortap.server.graph_index import GraphIndex
 from tensortap.server.handler import StreamHandler
 from tensortap.server.job import DEFAULT_JOB, Job
 from tensortap.server.limits import Limits, checked_name
-from tensortap.server.programs import Programs
-from tensortap.server.retention import DiskKeeper
+from tensortap.server.network import bracketed, check_trust, free_socket, key_and_certificate
+from tensortap.server.reception import Reception
 from tensortap.server.statistics import Statistics, resident_bytes
-from tensortap.server.stream import Stream
-from tensortap.store.server_root import job_directory, list_jobs
-from tensortap.wire.debug_service import WireError
+from tensortap.store.server_root import job_directory
 
 if TYPE_CHECKING:
     import grpc
@@ -38,11 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DebugServer"]
 
-log = logging.getLogger(__name__)
-
 _STOP_SECS = 5.0
-_SAID = 10_000
-"""Different warnings; whoever causes more of them wants to fill the log."""
 
 
 class DebugServer:
@@ -93,30 +78,22 @@ class DebugServer:
         handler: Callable[[DebugServer], StreamHandler] = StreamHandler,
         limits: Limits | None = None,
     ) -> None:
-        _check_trust(host, token, tls_cert, tls_key)
+        check_trust(host, token, tls_cert, tls_key)
         require("stream" if http_port is None else "serve", "The debug server")
         self.root = Path(root).expanduser()
         self.host = host
         self.token = token
-        self.tls = tls_cert is not None
-        self.limits = limits or Limits()
-        self.breakpoint_timeout = breakpoint_timeout
-        self.statistics = Statistics()
-        self.programs = Programs(self.limits)
-        self.graphs = GraphIndex(self.programs)
-        self.instance = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self.disk = DiskKeeper(
-            self.jobs, max_bytes, max_age, lambda number: self.statistics.add(runs_removed=number)
+        self.reception = Reception(
+            self.root,
+            limits or Limits(),
+            lambda: handler(self),
+            breakpoint_timeout=breakpoint_timeout,
+            max_bytes=max_bytes,
+            max_age=max_age,
         )
         self._port, self._http_port = port, http_port
         self._tls_cert, self._tls_key = tls_cert, tls_key
-        self._handler = handler
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
-        self._everywhere: dict[WatchKey, str] = {}
-        self._streams = 0
-        self._pending = 0
-        self._said: set[object] = set()
         self._grpc: grpc.Server | None = None
         self._http: HttpServer | None = None
         self._state = "new"
@@ -130,16 +107,15 @@ class DebugServer:
         from tensortap.server.service import make_grpc_server
 
         self.root.mkdir(parents=True, exist_ok=True)
-        for name in list_jobs(self.root):
-            self._jobs[name] = Job(self.root, name, self.limits)
-        self._grpc = make_grpc_server(self, self.limits)
+        self.reception.jobs.load()
+        self._grpc = make_grpc_server(self.reception, self.token)
         self._bind(self._grpc)
         try:
             if self._http_port is not None:
                 from tensortap.server.http import HttpServer
 
                 self._http = HttpServer(self, self.host, self._http_port, self._tls_cert, self._tls_key)
-            self.disk.start()
+            self.reception.disk.start()
             self._grpc.start()
         except BaseException:
             self._grpc.stop(None)
@@ -154,10 +130,10 @@ class DebugServer:
 
         if self._port:
             free_socket(self.host, self._port).close()  # gRPC writes about it on the terminal, and not why
-        where = f"{_bracketed(self.host)}:{self._port}"
+        where = f"{bracketed(self.host)}:{self._port}"
         try:
             if self._tls_cert is not None and self._tls_key is not None:
-                pair = _key_and_certificate(self._tls_key, self._tls_cert)
+                pair = key_and_certificate(self._tls_key, self._tls_cert)
                 self._port = server.add_secure_port(where, grpc.ssl_server_credentials([pair]))
             else:
                 self._port = server.add_insecure_port(where)
@@ -172,16 +148,15 @@ class DebugServer:
             if self._state != "running":
                 return
             self._state = "stopped"
+            self.reception.is_stopping = True
         for job in self.jobs():
             job.gates.release_all()
         if self._grpc is not None:
             self._grpc.stop(1.0).wait()
-        deadline = time.monotonic() + _STOP_SECS
-        while self._streams and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.reception.wait_for_streams(_STOP_SECS)
         if self._http is not None:
             self._http.stop()
-        self.disk.stop()
+        self.reception.disk.stop()
         for job in self.jobs():
             job.close()
 
@@ -197,28 +172,37 @@ class DebugServer:
         self.stop()
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether streams end because the server does."""
-        return self._state == "stopped"
+    def limits(self) -> Limits:
+        """What clients may send."""
+        return self.reception.limits
+
+    @property
+    def breakpoint_timeout(self) -> float:
+        """Seconds that a client waits at a breakpoint."""
+        return self.reception.breakpoint_timeout
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the server has done since it started."""
+        return self.reception.statistics
 
     @property
     def address(self) -> str:
         """Where clients stream to, such as `127.0.0.1:6064`."""
-        return f"{_bracketed(self.host)}:{self._port}"
+        return f"{bracketed(self.host)}:{self._port}"
 
     @property
     def http_address(self) -> str | None:
         """Address of the HTTP interface, such as `http://127.0.0.1:6065`."""
         if self._http is None:
             return None
-        return f"{'https' if self.tls else 'http'}://{_bracketed(self.host)}:{self._http.port}"
+        return f"{'http' if self._tls_cert is None else 'https'}://{bracketed(self.host)}:{self._http.port}"
 
     # --- jobs --------------------------------------------------------------------------------------
 
     def jobs(self) -> list[Job]:
         """All jobs, in the order they came."""
-        with self._lock:
-            return list(self._jobs.values())
+        return self.reception.jobs.all()
 
     def job(self, name: str) -> Job:
         """The job of this name, begun if it is new.
@@ -226,16 +210,7 @@ class DebugServer:
         Raises:
             WireError: the name is none, or there are too many jobs.
         """
-        with self._lock:
-            job = self._jobs.get(name)
-            if job is None:
-                checked_name(name, "job")
-                if len(self._jobs) >= self.limits.jobs:
-                    raise WireError(f"The server has {self.limits.jobs} jobs already and takes no more.")
-                job = self._jobs[name] = Job(self.root, name, self.limits)
-                for key, state in self._everywhere.items():
-                    job.gates.set([key], state)
-            return job
+        return self.reception.jobs.named(name)
 
     def session(self, job: str = DEFAULT_JOB) -> SessionDir:
         """What was received of a job so far, to read.
@@ -265,23 +240,13 @@ class DebugServer:
             job: of which job; of all, those to come included, if it is None.
         """
         key = WatchKey(checked_name(node_name), output_slot, debug_op)
-        self._set_gate(key, "breakpoint" if breakpoint else "open", job)
+        self.reception.jobs.set_gate(key, "breakpoint" if breakpoint else "open", job)
 
     def request_unwatch(
         self, node_name: str, output_slot: int, debug_op: str, job: str | None = None
     ) -> None:
         """Close the gate of a watch, in one job or in all."""
-        self._set_gate(WatchKey(node_name, output_slot, debug_op), CLOSED, job)
-
-    def _set_gate(self, key: WatchKey, state: str, job: str | None) -> None:
-        if job is not None:
-            self.job(job).set_gates([key], state)
-            return
-        with self._lock:
-            self._everywhere[key] = state
-            jobs = list(self._jobs.values())
-        for each in jobs:
-            each.set_gates([key], state)
+        self.reception.jobs.set_gate(WatchKey(node_name, output_slot, debug_op), CLOSED, job)
 
     def breakpoints(self, job: str = DEFAULT_JOB) -> list[WatchKey]:
         """The watches at which clients wait, or will once they are told."""
@@ -291,118 +256,16 @@ class DebugServer:
         """The gated watches in the graphs received so far."""
         return self.job(job).gated()
 
-    # --- for streams -------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def new_stream(self, is_active: Callable[[], bool], patience: float | None = None) -> Iterator[Stream]:
-        """A stream that counts as served while it lasts."""
-        self.statistics.add(streams=1)
-        with self._lock:
-            self._streams += 1
-        try:
-            yield Stream(self, is_active, patience)
-        finally:
-            with self._lock:
-                self._streams -= 1
-
-    def new_handler(self) -> StreamHandler:
-        """The handler of a stream that begins; one that does nothing if the user's cannot be made."""
-        try:
-            return self._handler(self)
-        except Exception:
-            self.statistics.add(failures=1)
-            log.exception("The stream handler could not be made; the stream is only written.")
-            return StreamHandler(self)
-
-    def change_pending(self, nbytes: int) -> None:
-        """Count bytes that wait for missing chunks.
-
-        Raises:
-            WireError: all streams together hold too many; the one that asked is the one to go.
-        """
-        with self._lock:
-            if nbytes > 0 and self._pending + nbytes > self.limits.pending_bytes:
-                raise WireError(f"More than {self.limits.pending_bytes} bytes wait for missing chunks.")
-            self._pending += nbytes
-
-    def say_once(self, key: object, message: str, *arguments: object) -> None:
-        """Log a warning, the first time only."""
-        if key not in self._said and len(self._said) < _SAID:
-            self._said.add(key)
-            log.warning(message, *arguments)
-
     def gauges(self) -> dict[str, float]:
         """What is the case now."""
         jobs = self.jobs()
         return {
-            "active_streams": self._streams,
+            "active_streams": self.reception.streams,
             "open_runs": sum(job.open_runs for job in jobs),
             "jobs": sum(job.is_known for job in jobs),
             "waiting_at_breakpoints": sum(len(job.gates.hits()) for job in jobs),
-            "pending_chunk_bytes": self._pending,
-            "disk_bytes": self.disk.used,
+            "pending_chunk_bytes": self.reception.pending.nbytes,
+            "disk_bytes": self.reception.disk.used,
             "resident_memory_bytes": resident_bytes(),
             "uptime_seconds": round(time.time() - self.statistics.started, 3),
         }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address.
-
-    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _check_trust(host: str, token: str | None, cert: object, key: object) -> None:
-    if (cert is None) != (key is None):
-        raise UsageError("TLS needs both files: the certificate (tls_cert) and its key (tls_key).")
-    if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise UsageError("The token must be printable ASCII characters without spaces.")
-    if not is_loopback(host) and token is None:
-        raise UsageError(
-            f"Listening on {host} lets other machines stream to and read from this server: "
-            "give it a token (--token or TENSORTAP_TOKEN), or stay on 127.0.0.1 and use an SSH tunnel."
-        )
-    if not is_loopback(host) and cert is None:
-        log.warning("Listening on %s without TLS: the token and all tensors travel unencrypted.", host)
-
-
-def _key_and_certificate(key: str | Path, cert: str | Path) -> tuple[bytes, bytes]:
-    """The contents of both files, if they belong together; what gRPC says about others explains nothing."""
-    contents = Path(key).read_bytes(), Path(cert).read_bytes()
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    except ssl.SSLError as error:
-        raise UsageError(
-            f"{cert} and {key} are no certificate and its key: {error.reason or error}."
-        ) from error
-    return contents
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def free_socket(host: str, port: int) -> socket.socket:
-    """A listening socket; the error names the port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-        made.listen(128)
-    except OverflowError:
-        made.close()
-        raise UsageError(f"{port} is no port; they go from 1 to 65535, and 0 takes a free one.") from None
-    except OSError as error:
-        made.close()
-        hint = " Is another server running?" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(f"Port {port} of {host} cannot be used: {error.strerror}.{hint}") from error
-    return made

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from tensortap.records import Record, RecordBatch
 from tensortap.wire.debug_service import GraphDef
 from tensortap.wire.events import StreamMetadata
 
-__all__ = ["StreamHandler"]
+__all__ = ["GuardedHandler", "StreamHandler"]
+
+log = logging.getLogger(__name__)
 
 
 class StreamHandler:
@@ -49,3 +53,31 @@ class StreamHandler:
 
     def on_end(self, error: str | None) -> None:
         """The stream has ended; `error` says why if it was not its client that ended it."""
+
+
+class GuardedHandler:
+    """Calls a handler so that its errors do not end the stream.
+
+    Args:
+        handler: of the stream.
+        failed: called when it raised.
+    """
+
+    def __init__(self, handler: StreamHandler, failed: Callable[[], None]) -> None:
+        self._handler = handler
+        self._failed = failed
+        # Most servers have no handler of their own, and batches are not taken apart for nothing.
+        self._does_nothing = type(handler) is StreamHandler
+
+    def tell(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the handler; what it returns, None if it failed."""
+        return None if self._does_nothing else self.call(getattr(self._handler, method), *arguments)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function on behalf of the handler; what it returns, None if it failed."""
+        try:
+            return function(*arguments)
+        except Exception:
+            self._failed()
+            log.exception("%s failed; the stream goes on.", getattr(function, "__qualname__", function))
+            return None

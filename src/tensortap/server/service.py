@@ -7,10 +7,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from tensortap.server.limits import Limits
-from tensortap.server.stream import CannotStore, Stream
+from tensortap.server.received_run import CannotStore
+from tensortap.server.reception import Reception
+from tensortap.server.stream import Stream
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
     ACCEPTS_KEY,
@@ -24,9 +25,6 @@ from tensortap.wire.debug_service import (
 )
 from tensortap.wire.transport import grpc
 
-if TYPE_CHECKING:
-    from tensortap.server.debug_server import DebugServer
-
 __all__ = ["make_grpc_server"]
 
 log = logging.getLogger(__name__)
@@ -37,9 +35,9 @@ _AFTERMATH_SECS = 0.02
 """The messages of a stream also end when its client dies, and only a moment later is that known."""
 
 
-def make_grpc_server(server: DebugServer, limits: Limits) -> grpc.Server:
+def make_grpc_server(reception: Reception, token: str | None) -> grpc.Server:
     """A gRPC server with the service on it, not bound to a port yet."""
-    service = _Service(server)
+    service, limits = _Service(reception, token), reception.limits
     made = grpc.server(
         futures.ThreadPoolExecutor(limits.streams, thread_name_prefix="tensortap-stream"),
         maximum_concurrent_rpcs=limits.streams,
@@ -72,13 +70,17 @@ def make_grpc_server(server: DebugServer, limits: Limits) -> grpc.Server:
 class _Service:
     """The three methods. Messages arrive as bytes and are parsed here, where an error can be explained."""
 
-    def __init__(self, server: DebugServer) -> None:
-        self._server = server
+    def __init__(self, reception: Reception, token: str | None) -> None:
+        self._reception = reception
+        self._token = token
 
     def send_events(self, messages: Iterator[bytes], context: Any) -> Iterator[Any]:
         self._check_token(context)
-        context.send_initial_metadata(((ACCEPTS_KEY, ACCEPTS_BATCHES), (SERVER_KEY, self._server.instance)))
-        with self._server.new_stream(context.is_active, _patience(context)) as stream:
+        context.send_initial_metadata(
+            ((ACCEPTS_KEY, ACCEPTS_BATCHES), (SERVER_KEY, self._reception.instance))
+        )
+        with self._reception.serving():
+            stream = Stream(self._reception, context.is_active, _patience(context))
             yield from self._events(stream, messages, context)
 
     def _events(self, stream: Stream, messages: Iterator[bytes], context: Any) -> Iterator[Any]:
@@ -90,8 +92,8 @@ class _Service:
                 reply = stream.take(message)
                 if reply is not None:
                     yield reply
-            if not stream.is_complete and (self._server.is_stopping or gone.wait(_AFTERMATH_SECS)):
-                self._server.statistics.add(broken=1)
+            if not stream.is_complete and (self._reception.is_stopping or gone.wait(_AFTERMATH_SECS)):
+                self._reception.statistics.add(broken=1)
                 return
             last = stream.last_reply()
             error = None
@@ -105,11 +107,11 @@ class _Service:
             self._refuse(context, problem)
         except Exception as problem:
             if not context.is_active():
-                self._server.statistics.add(broken=1)
+                self._reception.statistics.add(broken=1)
                 return
             error = f"The server failed: {problem!r}"
             if not isinstance(problem, CannotStore):  # which has said so, and is no mistake of ours
-                self._server.statistics.add(failures=1)
+                self._reception.statistics.add(failures=1)
                 log.exception("A stream failed inside the server.")
             context.abort(grpc.StatusCode.INTERNAL, str(problem))
         finally:
@@ -117,10 +119,10 @@ class _Service:
                 stream.close(error)
 
     def send_tracebacks(self, message: bytes, context: Any) -> Any:
-        return self._unary(self._server.programs.add_traceback, message, context)
+        return self._unary(self._reception.programs.add_traceback, message, context)
 
     def send_source_files(self, message: bytes, context: Any) -> Any:
-        return self._unary(self._server.programs.add_sources, message, context)
+        return self._unary(self._reception.programs.add_sources, message, context)
 
     def _unary(self, take: Callable[[bytes], None], message: bytes, context: Any) -> Any:
         self._check_token(context)
@@ -131,20 +133,20 @@ class _Service:
         return EventReply()
 
     def _check_token(self, context: Any) -> None:
-        wanted = self._server.token
+        wanted = self._token
         if wanted is None:
             return
         given = token_of(context.invocation_metadata()) or ""
         if not hmac.compare_digest(given.encode(), wanted.encode()):
-            self._server.statistics.add(refused=1)
+            self._reception.statistics.add(refused=1)
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "The server wants a token, and got none or a wrong one."
             )
 
     def _refuse(self, context: Any, problem: WireError) -> NoReturn:
-        self._server.statistics.add(refused=1)
+        self._reception.statistics.add(refused=1)
         host = context.peer().rpartition(":")[0]
-        self._server.say_once(
+        self._reception.say_once(
             ("refused", host), "%s is refused; whatever else it gets wrong is only counted: %s", host, problem
         )
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(problem)[:1000])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from starlette.exceptions import HTTPException
 
+from tensortap.analyze.history import history_of
+from tensortap.analyze.listing import RecordRow, list_records, pill_numbers
 from tensortap.analyze.ranks import compare_ranks
-from tensortap.analyze.slicing import split_slices
-from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE, is_pill
-from tensortap.reader import DebugDumpDir, DebugTensorDatum, SessionDir, has_inf_or_nan
+from tensortap.analyze.values import NoSuchTensor, find_value
+from tensortap.errors import NotThereError
+from tensortap.pill import PILL_OP
+from tensortap.reader import DebugDumpDir, SessionDir
 from tensortap.reader.rank_readings import rank_readings
 from tensortap.reader.session_dir import RunRef
 from tensortap.server.gates import Hit
@@ -25,17 +27,16 @@ __all__ = [
     "describe_hit",
     "describe_job",
     "describe_run",
-    "find_value",
     "graph",
     "health",
     "list_runs",
     "list_tensors",
     "open_run",
-    "plain",
     "ranks",
     "source",
     "tensor_names",
     "value_as_json",
+    "value_of",
 ]
 
 ELEMENTS_AT_ONCE = 100_000
@@ -147,78 +148,47 @@ def list_tensors(
     run: DebugDumpDir, *, part: str, debug_op: str | None, bad: bool, offset: int, limit: int
 ) -> dict[str, Any]:
     """The records of a run in the order of time."""
-    data = [
-        datum
-        for datum in run.dumped_tensor_data
-        if part in datum.tensor_name and debug_op in (None, datum.debug_op)
-    ]
+    rows = list_records(run, lambda datum: part in datum.tensor_name and debug_op in (None, datum.debug_op))
     if bad:
-        data = [datum for datum in data if _is_bad(datum)]
+        rows = [row for row in rows if row.is_bad()]
     return {
-        "tensors": [_describe_datum(datum) for datum in data[offset : offset + limit]],
-        "total": len(data),
+        "tensors": [_describe_record(row) for row in rows[offset : offset + limit]],
+        "total": len(rows),
         "notices": run.notices,
     }
 
 
-def _is_bad(datum: DebugTensorDatum) -> bool:
-    try:
-        return has_inf_or_nan(datum, datum.get_tensor())
-    except DamagedValueError:
-        return False  # named in the notices
-
-
-def _describe_datum(datum: DebugTensorDatum) -> dict[str, Any]:
-    stored = datum.stored
+def _describe_record(row: RecordRow) -> dict[str, Any]:
+    datum = row.datum
     facts: dict[str, Any] = {
         "tensor": datum.tensor_name,
         "debug_op": datum.debug_op,
         "device": datum.device_name,
         "timestamp": datum.timestamp,
-        "dtype": stored.dtype,
-        "shape": stored.shape,
+        "dtype": datum.stored.dtype,
+        "shape": datum.stored.shape,
         "bytes": datum.dump_size_bytes,
     }
-    if datum.debug_op == PILL_OP:
-        value: Any = datum.get_tensor()
-        if is_pill(PILL_OP, value):
-            facts["pill"] = dict(zip(PILL_COLUMNS, value.tolist(), strict=False))
-            facts["pill"]["shape"] = [int(size) for size in value[PILL_SIZE:]]
+    if row.pill is not None:
+        facts["pill"] = {**pill_numbers(row.pill), "shape": row.pill.shape}
     return facts
 
 
-def find_value(
+def value_of(
     run: DebugDumpDir, text: str, debug_op: str | None, execution: int
 ) -> tuple[dict[str, Any], Any]:
     """Facts and value of one record, cut to the slices behind its name."""
-    name, slices = split_slices(text)
-    full = name if ":" in name else f"{name}:0"
-    data = [datum for datum in run.dumped_tensor_data if datum.tensor_name == full]
-    if not data:
-        names = {datum.tensor_name for datum in run.dumped_tensor_data}
-        raise HTTPException(404, f"The run has no tensor {full[:200]!r}.{nearest(full[:200], names)}")
-    ops = list(dict.fromkeys(datum.debug_op for datum in data))
-    op = debug_op or ("DebugIdentity" if "DebugIdentity" in ops else ops[0])
-    data = [datum for datum in data if datum.debug_op == op]
-    if not data:
-        raise HTTPException(404, f"{full!r} has no record of {op[:80]!r}; it has {', '.join(ops)}.")
-    if not -len(data) <= execution < len(data):
-        raise HTTPException(
-            404, f"{full!r} was executed {len(data)} times; there is no execution {execution}."
-        )
-    datum = data[execution]
     try:
-        value: Any = datum.get_tensor()
+        found = find_value(run, text, debug_op, execution)
+        value = found.value()
+    except NoSuchTensor as error:
+        hint = nearest(error.tensor[:200], error.names)
+        raise HTTPException(404, f"{error}{hint}") from None
+    except NotThereError as error:
+        raise HTTPException(404, str(error)) from None
     except DamagedValueError as error:
         raise HTTPException(409, str(error)) from None
-    if slices:
-        if not hasattr(value, "dtype"):
-            raise HTTPException(400, f"{full!r} has no value that could be sliced.")
-        try:
-            value = value[slices]
-        except IndexError as error:
-            raise HTTPException(400, f"{text[:200]!r}: {error} (its shape is {list(value.shape)}).") from None
-    return {**_describe_datum(datum), "executions": len(data)}, value
+    return {**_describe_record(RecordRow(run, found.datum)), "executions": found.executions}, value
 
 
 def value_as_json(value: Any) -> dict[str, Any]:
@@ -277,11 +247,10 @@ def tensor_names(job: Job, debug_op: str | None) -> dict[str, Any]:
 def health(job: Job, tensor: str, limit: int | None) -> dict[str, Any]:
     """The pills of one tensor in the last runs, column by column."""
     session = session_of(job)
-    history = session.history(tensor)
+    history = history_of(session, tensor, last=limit, reads_values=False)
     if not len(history):
         names = session.tensors(PILL_OP)
         raise HTTPException(404, f"No health of {tensor[:200]!r} was recorded.{nearest(tensor[:200], names)}")
-    history = history[-limit:] if limit else history
     columns = {name: history[name].tolist() for name in history.dtype.names or ()}
     return {"tensor": tensor, "columns": columns, "notices": session.notices}
 
@@ -312,20 +281,3 @@ def describe_hit(hit: Hit) -> dict[str, Any]:
         "since": hit.since,
         "first_elements": peek,
     }
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: NaN and infinities as text, bytes decoded."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, complex):
-        return str(value)
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return plain(value.item()) if hasattr(value, "item") else str(value)

@@ -8,6 +8,7 @@ raises into the training program for a fault of its own: it counts, says so once
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tensortap.records import Circumstances, Node, Record, RecordBatch
 
-__all__ = ["Counts", "InteractiveSink", "Notices", "RunEnd", "Sink", "notices"]
+__all__ = ["Counts", "InteractiveSink", "Notices", "ProcessBound", "RunEnd", "Sink", "notices"]
 
 log = logging.getLogger("tensortap.sink")
 
@@ -79,6 +80,28 @@ class Counts:
 
     def __repr__(self) -> str:
         return f"Counts({self.as_dict()})"
+
+
+class ProcessBound:
+    """A sink whose run belongs to the process that opened it; its copy in a forked process drops what it gets.
+
+    Attributes:
+        counts: what became of the records.
+    """
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self._pid = os.getpid()
+        self._counts_are_ours = True
+
+    def _is_orphan(self) -> bool:
+        """Whether this is such a copy."""
+        if os.getpid() == self._pid:
+            return False
+        if self._counts_are_ours:
+            self._counts_are_ours = False
+            self.counts = Counts()  # the lock of the old one may be held by a thread that is not here
+        return True
 
 
 @dataclass(frozen=True, slots=True)

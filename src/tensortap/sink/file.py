@@ -1,53 +1,32 @@
 """Records to files: a run directory, written by the queue's thread from data that the records own.
 
-Records and batches are handed over in parcels, because waking the writer for each of thousands of tiny
-summaries would cost training more than the summaries do. A parcel leaves when it is large, old, or the run
-ends, so a crash loses at most the last twentieth of a second.
+Records and batches are handed over in parcels, so a crash loses at most the last twentieth of a second.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from tensortap.records import Record, RecordBatch, RunInfo
-from tensortap.sink.base import Counts, RunEnd, log, notices
+from tensortap.sink.base import ProcessBound, RunEnd, log, notices
 from tensortap.sink.budget import Meter, RunMeter, process_meter
+from tensortap.sink.parcel import PARCEL_SECS, Parcel, Size, company, size_of
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS, WriterQueue, shared_queue
+from tensortap.sink.reasons import AFTER_FORK, INTERRUPTED, QUEUE_FULL, WRITE_FAILED
 from tensortap.sink.session_files import SessionFiles, files_of
 from tensortap.store.layout import parse_run_name, run_name
 from tensortap.store.writer import RunWriter
 
 __all__ = ["FileSink", "open_file_sink"]
 
-PARCEL_BYTES = 1 << 20
-PARCEL_ITEMS = 256
-PARCEL_SECS = 0.05
-SMALL_BATCH_BYTES = 256 << 10
-"""Below this, copying a batch to its neighbours costs less than writing it by itself."""
-RECORD_OVERHEAD_BYTES = 1024
-"""What a waiting record weighs besides its value, so that a bound in bytes also bounds their number."""
-
-QUEUE_FULL = "queue full"
-WRITE_FAILED = "write failed"
-INTERRUPTED = "interrupted"
-AFTER_FORK = "written in a forked process"
+Item = Record | RecordBatch
 
 
-@dataclass
-class _Parcel:
-    items: list[Record | RecordBatch] = field(default_factory=list)
-    records: int = 0
-    value_bytes: int = 0
-    weight: int = 0
-    """Bytes of memory."""
-
-
-class FileSink:
+class FileSink(ProcessBound):
     """Writes one run to its directory, off the training thread.
 
     Args:
@@ -80,18 +59,16 @@ class FileSink:
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
         makes_directory: bool = False,
     ) -> None:
+        super().__init__()
         self.run_dir = Path(run_dir)
         self.info = info
-        self.counts = Counts()
         self._files = files or SessionFiles(self.run_dir.parent)
         self._meter: RunMeter = (meter or process_meter()).start_run()
         self._queue = queue or shared_queue()
         self._max_wait_secs = max_wait_secs
         self._makes_directory = makes_directory
-        self._pid = os.getpid()
-        self._orphan = False
         self._lock = threading.Lock()
-        self._parcel = _Parcel()
+        self._parcel: Parcel[Item] = Parcel()
         self._finished = False
         self._writer: RunWriter | None = None
         self._queue.submit(self._open)
@@ -103,17 +80,17 @@ class FileSink:
         if self._is_orphan():
             self.counts.drop(AFTER_FORK)
             return
-        nbytes = record.nbytes
-        refusal = self._meter.refusal(nbytes)
+        size = size_of(record)
+        refusal = self._meter.refusal(size[1])
         if refusal is None:
-            self._add(record, 1, nbytes, nbytes + RECORD_OVERHEAD_BYTES)
+            self._add(record, size)
         else:
             self.counts.drop(refusal)
             notices.warn(
                 (refusal, self._files.root, self._meter.session.limit),
                 "%s (%d bytes) is not written: %s. Further records over the limit are only counted.",
                 record.watch_key,
-                nbytes,
+                size[1],
                 self._meter.explain(refusal),
             )
 
@@ -122,21 +99,18 @@ class FileSink:
         if self._is_orphan():
             self.counts.drop(AFTER_FORK, len(batch))
             return
-        nbytes = batch.nbytes
-        if self._meter.refusal(nbytes) is None:
-            self._add(batch, len(batch), nbytes, nbytes + batch.rows.nbytes)
+        size = size_of(batch)
+        if self._meter.refusal(size[1]) is None:
+            self._add(batch, size)
         else:
             for record in batch:
                 self.write(record)
 
-    def _add(self, item: Record | RecordBatch, records: int, value_bytes: int, weight: int) -> None:
+    def _add(self, item: Item, size: Size) -> None:
         with self._lock:
             parcel = self._parcel
-            parcel.items.append(item)
-            parcel.records += records
-            parcel.value_bytes += value_bytes
-            parcel.weight += weight
-            if parcel.weight >= PARCEL_BYTES or len(parcel.items) >= PARCEL_ITEMS:
+            parcel.add(item, size)
+            if parcel.is_full:
                 self._send()
             elif len(parcel.items) == 1:
                 self._queue.call_later(PARCEL_SECS, lambda: self._collect(parcel))
@@ -158,7 +132,7 @@ class FileSink:
         """Delete the run directory, finished or not; its bytes count no more."""
         if not self._is_orphan():
             self._finished = True
-            self._parcel = _Parcel()
+            self._parcel = Parcel()
             self._meter.refund()
             self._queue.submit(self._remove)
 
@@ -174,17 +148,8 @@ class FileSink:
         """Finish the run if nobody has."""
         self.finish(RunEnd(error="The sink was closed before the run ended."))
 
-    def _is_orphan(self) -> bool:
-        """Whether this is the copy of a sink in a forked process; the run belongs to the parent."""
-        if os.getpid() == self._pid:
-            return False
-        if not self._orphan:
-            self._orphan = True
-            self.counts = Counts()  # the lock of the old one may be held by a thread that is not here
-        return True
-
     def _send(self) -> None:
-        parcel, self._parcel = self._parcel, _Parcel()
+        parcel, self._parcel = self._parcel, Parcel()
         if not parcel.items:
             return
         try:
@@ -223,15 +188,15 @@ class FileSink:
             else:
                 return
 
-    def _collect(self, parcel: _Parcel) -> None:
+    def _collect(self, parcel: Parcel[Item]) -> None:
         """Take a parcel that has become old although it is not full: the step may hang, or kill us."""
         with self._lock:
             if self._parcel is not parcel:
                 return
-            self._parcel = _Parcel()
+            self._parcel = Parcel()
         self._write(parcel)
 
-    def _write(self, parcel: _Parcel) -> None:
+    def _write(self, parcel: Parcel[Item]) -> None:
         writer = self._writer
         if writer is None:
             self.counts.drop(WRITE_FAILED, parcel.records)
@@ -305,11 +270,9 @@ class FileSink:
         )
 
 
-def _company(item: Record | RecordBatch) -> object:
+def _company(item: Item) -> object:
     """Equal for what is written together: single records, and small batches of one table."""
-    if isinstance(item, Record):
-        return Record
-    return id(item.table) if len(item.memory) <= SMALL_BATCH_BYTES else id(item)
+    return Record if isinstance(item, Record) else company(item)
 
 
 def open_file_sink(path: str, info: RunInfo) -> FileSink:

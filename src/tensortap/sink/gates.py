@@ -1,7 +1,7 @@
 """What a debug server asks of its clients: which gated watches it wants to see, and where it wants to stop.
 
 A server says so in its replies (F11). What it said holds for the life of the process, across runs, until it
-says otherwise; for each URL by itself, path included.
+says otherwise; for each URL by itself, path included. A process that streams to very many URLs remembers the last.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,7 +71,11 @@ class Gates:
             self.breakpoints -= {key}
 
 
-_gates: dict[str, Gates] = {}
+_KEPT = 64
+"""Servers say what they want once; so many URLs are remembered without a run to hold them."""
+
+_used: weakref.WeakValueDictionary[str, Gates] = weakref.WeakValueDictionary()
+_kept: OrderedDict[str, Gates] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -80,7 +86,14 @@ def gates_of(url: str) -> Gates:
     True
     """
     with _lock:
-        return _gates.setdefault(url, Gates())
+        gates = _used.get(url)
+        if gates is None:
+            gates = _used[url] = Gates()
+        _kept[url] = gates
+        _kept.move_to_end(url)
+        if len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+        return gates
 
 
 def _begin_child() -> None:

@@ -12,9 +12,11 @@ from functools import cache
 from typing import Any
 
 from tensortap.records import Record, RecordBatch, RunInfo
-from tensortap.sink.base import Counts, RunEnd, notices
+from tensortap.sink.base import ProcessBound, RunEnd, notices
 from tensortap.sink.gates import gates_of
-from tensortap.sink.sender import Sender, sender_of
+from tensortap.sink.reasons import AFTER_FORK
+from tensortap.sink.stream.sender import Sender
+from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
 from tensortap.store.tensor_proto import tensor_from_proto
 from tensortap.watch.urls import DebugUrl, parse_debug_url
@@ -22,10 +24,8 @@ from tensortap.wire.events import StreamMetadata
 
 __all__ = ["GrpcSink", "address_of", "open_grpc_sink"]
 
-AFTER_FORK = "written in a forked process"
 
-
-class GrpcSink:
+class GrpcSink(ProcessBound):
     """Streams one run to a debug server, off the training thread.
 
     Args:
@@ -45,9 +45,8 @@ class GrpcSink:
         self, url: str | DebugUrl, info: RunInfo, options: StreamOptions | None = None, session: str = ""
     ) -> None:
         parsed = parse_debug_url(url) if isinstance(url, str) else url
+        super().__init__()
         self.info = info
-        self.counts = Counts()
-        self._pid = os.getpid()
         self._gates = gates_of(str(parsed))
         self._sender = sender_of(address_of(parsed), options or StreamOptions())
         host, process, own_session = _identity()
@@ -95,7 +94,7 @@ class GrpcSink:
     def open_gates(self) -> frozenset[str]:
         """Watch keys the server wants to see; the first reply of a run is worth a short wait."""
         if not self._is_orphan():
-            self._sender.wait_for_answer(self._stream)
+            self._stream.wait_for_answer()
         return self._gates.open
 
     def breakpoints(self) -> frozenset[str]:
@@ -119,10 +118,6 @@ class GrpcSink:
                 record.tensor_name,
                 error,
             )
-
-    def _is_orphan(self) -> bool:
-        """Whether this is the copy of a sink in a forked process; the run belongs to the parent."""
-        return os.getpid() != self._pid
 
 
 def open_grpc_sink(url: DebugUrl, info: RunInfo) -> GrpcSink:

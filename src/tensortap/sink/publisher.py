@@ -80,7 +80,7 @@ class Publisher:
             run_info = replace(run_info, global_step=debug_options.global_step)
         self.info = run_info
         # A file URL names the run; what is before it, or any other URL, stays the same for a session.
-        self._session = tuple(url.rpartition("/")[0] if "/run_" in url else url for url in urls)
+        self._session = tuple(url.rpartition("/")[0] if "/run_" in url else str(url) for url in urls)
         self._sinks: list[Sink] = []
         try:
             for url in urls:

@@ -1,9 +1,4 @@
-"""One thread per process that does the writing, behind a queue bounded in bytes.
-
-Training waits for a full queue only so long: `max_wait_secs` from the moment it filled up. If the writer has
-not moved by then the queue counts as stalled, everything is refused at once, and waiting begins anew only
-after the writer has finished something. A dead disk therefore costs a training run seconds, once.
-"""
+"""One thread per process that does the writing, behind a queue bounded in bytes."""
 
 from __future__ import annotations
 
@@ -15,6 +10,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+
+from tensortap.sink.room import Room
+from tensortap.sink.worker import Worker
 
 __all__ = ["DEFAULT_MAX_BYTES", "DEFAULT_MAX_WAIT_SECS", "WriterQueue", "shared_queue"]
 
@@ -58,15 +56,14 @@ class WriterQueue:
         self._jobs: deque[tuple[Callable[[], None], int]] = deque()
         self._later: deque[tuple[float, Callable[[], None]]] = deque()
         self._changed = threading.Condition(threading.Lock())
-        self._bytes = 0
+        self._room = Room(self.max_bytes)
         self._busy = False
-        self._stalled = False
-        self._thread: threading.Thread | None = None
+        self._worker = Worker(self._work, self.name)
 
     @property
     def pending_bytes(self) -> int:
         """Size of the jobs that are not done."""
-        return self._bytes
+        return self._room.used_bytes
 
     def submit(
         self, job: Callable[[], None], nbytes: int = 0, max_wait_secs: float = DEFAULT_MAX_WAIT_SECS
@@ -79,23 +76,15 @@ class WriterQueue:
             max_wait_secs: how long a full queue may hold the caller up.
         """
         with self._changed:
-            if not self._has_room(nbytes) and (
-                self._stalled or not self._wait_for_room(nbytes, max_wait_secs)
-            ):
-                self._stalled = True
+            if not self._room.fits(nbytes):
+                self._ensure_thread()
+            if not self._room.wait_for(nbytes, self._changed, max_wait_secs):
                 return False
             self._jobs.append((job, nbytes))
-            self._bytes += nbytes
+            self._room.take(nbytes)
             self._ensure_thread()
             self._changed.notify_all()
         return True
-
-    def _wait_for_room(self, nbytes: int, max_wait_secs: float) -> bool:
-        self._ensure_thread()
-        return self._changed.wait_for(lambda: self._has_room(nbytes), max_wait_secs)
-
-    def _has_room(self, nbytes: int) -> bool:
-        return not nbytes or not self._bytes or self._bytes + nbytes <= self.max_bytes
 
     def call_later(self, delay_secs: float, job: Callable[[], None]) -> None:
         """Queue a small job after a delay, which should be the same for all such jobs."""
@@ -107,7 +96,7 @@ class WriterQueue:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all jobs are done; False if the timeout passed first."""
-        if threading.current_thread() is self._thread:
+        if self._worker.is_current:
             return False  # a job that waits for itself
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -132,29 +121,21 @@ class WriterQueue:
 
     def _ensure_thread(self) -> bool:
         """Start the thread, or another one if it died; False if no thread can be started any more."""
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            return True
-        if thread is not None:
+        deaths = self._worker.deaths
+        runs = self._worker.ensure()
+        if self._worker.deaths > deaths:
             self.faults += 1
             self._busy = False
             log.warning("The writer thread died; a new one takes over.")
-        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter is shutting down
-            self._thread = None
-            return False
-        return True
+        return runs
 
     def _work(self) -> None:
-        me = threading.current_thread()
         while True:
             with self._changed:
                 while not self._jobs:
                     self._changed.wait(self._secs_until_later())
                     self._take_what_is_due()
-                    if self._thread is not me:
+                    if not self._worker.is_current:
                         return
                 self._take_what_is_due()
                 job, nbytes = self._jobs.popleft()
@@ -165,8 +146,7 @@ class WriterQueue:
                 del job  # what it holds must not live on until the next one comes
                 with self._changed:
                     self._busy = False
-                    self._stalled = False
-                    self._bytes -= nbytes
+                    self._room.give_back(nbytes)
                     self._changed.notify_all()
 
     def _secs_until_later(self) -> float | None:
@@ -180,7 +160,7 @@ class WriterQueue:
         while self._jobs:
             job, nbytes = self._jobs.popleft()
             self._do(job)
-            self._bytes -= nbytes
+            self._room.give_back(nbytes)
 
     def _do(self, job: Callable[[], None]) -> None:
         try:

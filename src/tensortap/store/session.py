@@ -9,10 +9,12 @@ import shutil
 import time
 from pathlib import Path
 
+from tensortap.records import RunInfo
+from tensortap.store.description import RunDescription, read_description
 from tensortap.store.format import DumpFormatError
-from tensortap.store.layout import check_marker, health_path, parse_run_name
+from tensortap.store.layout import DESCRIPTION, check_marker, health_path, parse_run_name
 
-__all__ = ["health_files", "list_runs", "remove_run", "run_size"]
+__all__ = ["health_files", "list_runs", "remove_run", "run_size", "withdraw_run"]
 
 
 def list_runs(root: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
@@ -69,3 +71,14 @@ def remove_run(run_dir: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.replace(run_dir, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+def withdraw_run(run_dir: Path, info: RunInfo) -> None:
+    """Take back a directory that was made for a run which never began, if there is nothing else in it."""
+    with contextlib.suppress(OSError, ValueError):
+        entries = os.listdir(run_dir)
+        if entries == [DESCRIPTION] and read_description(run_dir) == RunDescription(info):
+            (run_dir / DESCRIPTION).unlink()
+            entries = []
+        if not entries:
+            run_dir.rmdir()

@@ -23,6 +23,7 @@ from tensortap.records import Node
 from tensortap.suggest import nearest
 from tensortap.watch.grammar import parse_debug_op
 from tensortap.watch.pattern import TensorPattern, dtype_of
+from tensortap.watch.urls import Destination
 
 __all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "make_op", "plan_watches"]
 
@@ -236,13 +237,13 @@ def plan_watches(watches: Iterable[DebugTensorWatch], gates: Gates = ()) -> tupl
     Raises:
         InvalidArgumentError: a debug op that cannot be made and is not tolerated.
     """
-    urls: dict[str, int] = {}
+    urls: dict[object, tuple[int, str]] = {}
     key = tuple(
         _Watch(
             watch.node_name,
             watch.output_slot,
             tuple(watch.debug_ops),
-            tuple(urls.setdefault(url, len(urls)) for url in watch.debug_urls),
+            tuple(urls.setdefault(_place(url), (len(urls), url))[0] for url in watch.debug_urls),
             watch.tolerate_debug_op_creation_failures,
             watch.pattern,
         )
@@ -256,4 +257,9 @@ def plan_watches(watches: Iterable[DebugTensorWatch], gates: Gates = ()) -> tupl
                 _plans.popitem(last=False)
         else:
             _plans.move_to_end((key, gates))
-    return plan, list(urls)
+    return plan, [url for _, url in urls.values()]
+
+
+def _place(url: str) -> object:
+    """Equal for URLs that are one destination: of the same text, unless it is that of two hooks."""
+    return id(url) if isinstance(url, Destination) else url

@@ -9,11 +9,14 @@ The scheme may be written in any case, for every kind of data alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["SCHEMES", "DebugUrl", "as_url_list", "file_url", "parse_debug_url"]
+from tensortap.records import RunInfo
+
+__all__ = ["SCHEMES", "DebugUrl", "Destination", "as_url_list", "file_url", "parse_debug_url"]
 
 SCHEMES = ("file", "grpc", "memcbk")
 
@@ -42,6 +45,39 @@ class DebugUrl:
             host = f"[{self.host}]" if ":" in self.host else self.host
             return f"grpc://{host}:{self.port}{self.path}"
         return f"{self.scheme}://{'/' if self.scheme == 'memcbk' else ''}{self.path}"
+
+
+class Destination(str):
+    """A debug URL of one session or hook, with the way to open its sinks: what a URL cannot say travels with it.
+
+    Two of them are two destinations, even if they read the same. A copy is the same destination; what arrives in
+    another process is the URL alone.
+
+    Attributes:
+        open_sink: makes the sink of one run.
+
+    >>> there = Destination("file:///tmp/dumps", open_sink=print)
+    >>> there == "file:///tmp/dumps", parse_debug_url(there).path
+    (True, '/tmp/dumps')
+    """
+
+    open_sink: Callable[[RunInfo], Any]
+
+    def __new__(cls, url: str, open_sink: Callable[[RunInfo], Any]) -> Destination:
+        """A checked URL."""
+        parse_debug_url(url)
+        made = super().__new__(cls, url)
+        made.open_sink = open_sink
+        return made
+
+    def __copy__(self) -> Destination:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Destination:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
 
 def parse_debug_url(text: str) -> DebugUrl:

@@ -24,14 +24,13 @@ from tensortap.engines.options import RunOptions
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
 from tensortap.run.hooks import SessionRunHook
-from tensortap.sink import destinations
 from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
 from tensortap.watch.match import watch_run
 from tensortap.watch.options import WatchOptions
-from tensortap.watch.urls import file_url
+from tensortap.watch.urls import Destination, file_url
 
 __all__ = ["ScriptOptions", "ScriptWatch", "is_sample"]
 
@@ -280,14 +279,8 @@ class _ScriptDumper(Dumper):
         self._options = options
         self._watch = watch
         self._alarm = Alarm(options.condition)
-        self.url = file_url(self.root / "run")
+        self.url = Destination(file_url(self.root / "run"), self._open_next)
         """Whoever opens it begins the next run."""
-        destinations.prepare(self.url, self._open_next)
-
-    def close(self, timeout: float | None = FLUSH_SECS, error: str | None = None) -> bool:
-        """Wait for what is kept."""
-        destinations.forget(self.url)
-        return super().close(timeout, error)
 
     def _open_next(self, engine: RunInfo) -> Sink:
         with self._lock:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tensortap.records import MAX_BATCH_RANK, RECORD_ROW, KeyTable, Node, Record, RecordBatch
 from tensortap.sink.base import RunEnd, by_device
+from tensortap.sink.parcel import SMALL_BYTES, company
 from tensortap.store.values import as_bytes, numpy_dtype
 from tensortap.wire.batches import BatchEncoder
 from tensortap.wire.events import (
@@ -29,9 +30,6 @@ from tensortap.wire.events import (
 from tensortap.wire.graph_def import nodes_to_proto
 
 __all__ = ["Graph", "GraphCache", "Messages"]
-
-SMALL_BYTES = 256 << 10
-"""Below this, copying a value to its neighbours costs less than a message of its own."""
 
 
 class Graph(NamedTuple):
@@ -160,7 +158,7 @@ class Messages:
 def _company(item: Record | RecordBatch) -> Any:
     """Equal for neighbours that travel in one batch."""
     if isinstance(item, RecordBatch):
-        return id(item.table) if len(item.memory) <= SMALL_BYTES else id(item)
+        return company(item)
     fits = (
         item.data is not None
         and item.initialized

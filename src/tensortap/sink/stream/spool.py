@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensortap.errors import TensortapError
-from tensortap.sink.messages import GraphCache
+from tensortap.sink.stream.messages import GraphCache
 from tensortap.wire.batches import BatchDecoder
 from tensortap.wire.debug_service import Event
 from tensortap.wire.events import BATCH, RUN_END, kind_of, tensor_events
