@@ -228,7 +228,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("programs", nargs="*", help="all of them by default")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=3000, help="how many programs `many` is")
-    parser.add_argument("--answer", help="execute a program in this process and write what it took to this file")
+    parser.add_argument(
+        "--answer", help="execute a program in this process and write what it took to this file"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(0)

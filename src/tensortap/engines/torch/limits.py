@@ -14,7 +14,7 @@ __all__ = ["MOST_NEW", "MOST_NODES", "Limits"]
 MOST_NODES = 100_000
 """Nodes of one run."""
 
-MOST_NEW = 10_000
+MOST_NEW = 40_000
 """Nodes of one run that have to be built, because they were never seen or are no longer what they were:
 about a second. A model of more operations is known whole after a few runs."""
 

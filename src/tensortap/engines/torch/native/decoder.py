@@ -11,7 +11,7 @@ import ctypes
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from tensortap.engines.torch.native.known import KnownSources
 from tensortap.engines.torch.native.plans import NativePlan
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
-from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
+from tensortap.engines.torch.source import stack_of
 from tensortap.engines.torch.sources import Sources, hidden_view_node
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node
@@ -44,7 +44,7 @@ __all__ = ["Decoder"]
 MAX_AGE_SECS = 0.05
 _SLOT_BITS = 20
 _PLANS_KEPT = 16  # as many as watch plans
-_ARGUMENTS_OF_NOTHING: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
 
 
 class _Found:
@@ -113,6 +113,7 @@ class Decoder:
         self._labels: dict[str, int] = {}
         self._label_names: list[str] = []
         self._owner_numbers: dict[str, int] = {"": 0}
+        self._owner_paths: list[str] = [""]
         self._entries: list[Entry] = []
         self._nodes: list[Node] = []
         self._nodes_made = 0
@@ -121,7 +122,8 @@ class Decoder:
         self._source_nodes: dict[str, int] = {}
         self._values: dict[str, int] = {}
         self._parameter_paths: list[str] = []
-        self._call: tuple[Sequence[Any], Mapping[str, Any]] = _ARGUMENTS_OF_NOTHING
+        self._attributes: Mapping[str, Any] = {}  # of the call whose node will have to be built
+        self._first_device: torch.device | None = None  # of its first tensor
         self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self._plans: OrderedDict[Any, NativePlan] = OrderedDict()
         self._codes = source.classifications()
@@ -193,7 +195,6 @@ class Decoder:
                 observation.executions += ctypes.string_at(self.library.tt_executions(self.handle), nbytes)
             self.library.tt_end(self.handle, session)
             self._run = None
-            self._call = _ARGUMENTS_OF_NOTHING
 
     def _tell_of_bad(self, observation: Observation) -> None:
         gone, arrivals = self.library.tt_bad_values(self.handle)
@@ -315,7 +316,11 @@ class Decoder:
 
     def owner(self, path: str) -> int:
         """The number of a parameter that something within an optimizer has to do with."""
-        return self._owner_numbers.setdefault(path, len(self._owner_numbers))
+        number = self._owner_numbers.get(path)
+        if number is None:
+            number = self._owner_numbers[path] = len(self._owner_paths)
+            self._owner_paths.append(path)
+        return number
 
     def set_owner(self, name: str, path: str) -> None:
         """Note that a tensor of this run has to do with a parameter."""
@@ -332,7 +337,9 @@ class Decoder:
         return name
 
     def _tensor_name(self, value: int) -> str:
-        return self._entries[value >> _SLOT_BITS].tensor(value & ((1 << _SLOT_BITS) - 1))
+        entry = self._entries[value >> _SLOT_BITS]
+        slot = value & _SLOT_MASK
+        return entry.tensor(slot) if slot else entry.tensor_0
 
     def _keep(self, reused: int, node: Node) -> int:
         self._nodes_made += 1
@@ -445,8 +452,7 @@ class Decoder:
 
     def owner_scope(self, scope: int, owner: int) -> int:
         """The scope of what an optimizer does with one parameter."""
-        path = next(path for path, number in self._owner_numbers.items() if number == owner)
-        return self.scope(f"{self._scope_names[scope]}{path}/")
+        return self.scope(f"{self._scope_names[scope]}{self._owner_paths[owner]}/")
 
     def step_in(self, scope: str, frame: FrameType | None) -> None:
         """Tell the observer which optimizer steps (none: without a frame), and how to know that it has left."""
@@ -489,13 +495,15 @@ class Decoder:
 
     def begin(self, operator: int, values: tuple[Any, ...]) -> None:
         """Remember the arguments of an op whose node will have to be built."""
-        self._call = self._operators[operator].as_called(values)
+        op = self._operators[operator]
+        self._attributes = op.attributes_of_all(values)
+        self._first_device = op.device_of(values)
 
     def arguments_vary(self, node: int, operator: int, values: tuple[Any, ...]) -> None:
         """An argument keeps changing: have the node say so."""
         op = self._operators[operator]
         known = self._nodes[node]
-        attributes = merged_attributes(known.attributes, op.attributes(*op.as_called(values)))
+        attributes = merged_attributes(known.attributes, op.attributes_of_all(values))
         self._nodes[node] = replace(known, attributes=attributes)
         self._nodes_made += 1
 
@@ -535,37 +543,28 @@ class Decoder:
     ) -> Node:
         op = self._operators[operator]
         observation = self._current.observation
-        specs = tuple(spec_of(tensor) for tensor in outputs)
+        specs = tuple([spec_of(tensor) for tensor in outputs])
         if known >= 0:
             like = self._nodes[known]
-            device = self._device_name(outputs[0].device) if outputs else like.device
-            return replace(like, outputs=specs, device=device)
-        (args, kwargs), self._call = (
-            self._call,
-            _ARGUMENTS_OF_NOTHING,
-        )  # what is held cannot be reused by autograd
-        tensors = outputs or op.split(args, kwargs)[0]
-        caller = sys._getframe(1).f_back  # none on a thread that runs no Python
-        forward_node = self._entries[forward].node if forward >= 0 else None
-        frame = first_user_frame(caller)
-        stack = (
-            forward_node.stack
-            if frame is None and forward_node is not None
-            else capture_stack(frame or caller)
-        )
-        if not observation.ran_compiled:
-            observation.ran_compiled = ran_compiled(caller)
+            where = self._device_name(outputs[0].device) if outputs else like.device
+            return replace(like, outputs=specs, device=where)
+        device = outputs[0].device if outputs else self._first_device
+        entries = self._entries
+        forward_node = entries[forward].node if forward >= 0 else None
+        stack = stack_of(sys._getframe(1).f_back)  # none on a thread that runs no Python
+        if stack.ran_compiled:
+            observation.ran_compiled = True
         return Node(
-            name=self._entries[entry].name,
-            op_type=op.op_type,
-            inputs=tuple(map(self._tensor_name, inputs)),
-            control_inputs=tuple(self._entries[each].name for each in controls),
-            outputs=specs,
-            device=self._device_name(tensors[0].device) if tensors else "",
-            attributes=op.attributes(args, kwargs),
-            stack=stack,
-            forward=None if forward < 0 else self._entries[forward].name,
-            is_view=op.is_view,
+            entries[entry].name,
+            op.op_type,
+            tuple([self._tensor_name(each) for each in inputs]),
+            tuple([entries[each].name for each in controls]) if controls else (),
+            specs,
+            "" if device is None else self._device_name(device),
+            self._attributes,
+            stack.lines if forward_node is None or stack.is_called else forward_node.stack,
+            None if forward < 0 else entries[forward].name,
+            op.is_view,
         )
 
     def failed(
