@@ -24,7 +24,7 @@ from tensortap.suggest import nearest
 from tensortap.watch.grammar import parse_debug_op
 from tensortap.watch.pattern import TensorPattern, dtype_of, is_new_value
 
-__all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "make_op", "plan_watches"]
+__all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "forget_plans", "make_op", "plan_watches"]
 
 ANY_NODE = "*"
 ANY_SLOT = -1
@@ -240,6 +240,12 @@ def _hint(pattern: TensorPattern | None, names: Iterable[str]) -> str:
 _plans: OrderedDict[tuple[tuple[_Watch, ...], Gates], WatchPlan] = OrderedDict()
 _plans_lock = threading.Lock()
 _PLANS_KEPT = 16  # enough for several hooks with alternating watches, little enough to forget old programs
+
+
+def forget_plans() -> None:
+    """Forget what plans have resolved, and with it the numbers of keys: runs that begin from now on resolve anew."""
+    with _plans_lock:
+        _plans.clear()
 
 
 def plan_watches(watches: Iterable[DebugTensorWatch], gates: Gates = ()) -> tuple[WatchPlan, list[str]]:

@@ -22,6 +22,7 @@ from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.finite import non_finite_state
+from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.memory import readable
@@ -71,6 +72,8 @@ class EngineSession:
         """Beyond which runs are not recorded that are only watched; None for none."""
         self.stays_installed = False
         """Runs follow each other at once, so what observes them need not be removed between them; see `release`."""
+        self.forgetting: Forgetting | None = None
+        """For a process of many programs: when to let go of what was learned of those before; None for never."""
         self.faults = 0
         """How many times observing a run failed; the program was not affected."""
         self._result_keys: tuple[str, ...] | None = None
@@ -187,6 +190,7 @@ class EngineSession:
                 with step_recorded(options, seen):  # as it is: observing would make it run eagerly
                     yield seen
             else:
+                self._forget_what_is_over()
                 watching = self._watching(request, options)
                 plan = RunPlan(
                     captures=request.captures,
@@ -319,8 +323,24 @@ class EngineSession:
             table = self._per_thread.names = NameTable()
         return table
 
+    def _forget_what_is_over(self) -> None:
+        """Leave names, graph and plans behind that have become too many, and begin anew."""
+        names = self._names()
+        if self.forgetting is None or not self.forgetting.is_due(names):
+            return
+        heir = NameTable()
+        heir.survivors = names.survivors
+        if self._interceptors.replace(names, heir):
+            from tensortap.watch.plan import forget_plans
+
+            self._per_thread.names = heir
+            self._graph.forget()
+            forget_plans()
+
     def _after_observing(self, plan: RunPlan, seen: Observation) -> None:
         self.faults += seen.faults
+        if self.forgetting is not None:
+            self.forgetting.note_run(len(seen.nodes))
         self._graph.known = True
         if plan.stays_compiled:  # some other step of the program may be the compiled one
             self._nothing_compiled = not seen.stayed_compiled

@@ -91,6 +91,16 @@ class NameTable:
         self.survivors = Survivors()
         """Bad values of earlier runs that may still be used."""
 
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def taken(self) -> frozenset[str]:
+        """All names that have been given."""
+        return frozenset(self._taken)
+
     def start_run(self) -> None:
         """Begin to count anew."""
         self._run += 1

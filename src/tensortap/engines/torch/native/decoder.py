@@ -152,6 +152,19 @@ class Decoder:
         """Whether a run is being observed already: the program runs its session inside of itself."""
         return self._run is not None
 
+    def inherit(self, other: Decoder) -> None:
+        """Take over the bad values that have outlived the runs of another decoder, under their names there."""
+        entries: dict[str, int] = {}
+        values = []
+        for value in self.library.tt_survivors(other.handle):
+            name = other._entries[value >> _SLOT_BITS].name
+            if name not in entries:
+                entries[name] = self.library.tt_reserve_entry(self.handle)
+                self._entries[entries[name] :] = [Entry(name)]
+            values.append(entries[name] << _SLOT_BITS | value & _SLOT_MASK)
+        if values:
+            self.library.tt_inherit(self.handle, other.handle, values)
+
     # --- one run -----------------------------------------------------------------------------------
 
     @contextmanager

@@ -47,7 +47,7 @@
 namespace tensortap {
 namespace {
 
-constexpr int kMaxVariants = 4;
+constexpr int kMaxVariants = 8;
 constexpr size_t kCopied = size_t(1) << 20;  // bytes of records that are copied rather than given away with their block
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 constexpr size_t kMostSurvivors = 10'000;  // bad values that are remembered from run to run
@@ -713,6 +713,24 @@ class Observer {
         survivors_.emplace(address, Survivor{storage, run.index, value});
       }
     });
+  }
+
+  std::vector<Value> survivors() const {
+    std::vector<Value> values;
+    for (const auto& each : survivors_) values.push_back(each.second.value);
+    return values;
+  }
+
+  // Takes over what has survived runs of another observer; values, in the order of `survivors`, are as they are called here.
+  void inherit(Observer& other, const std::vector<Value>& values) {
+    size_t next = 0;
+    for (auto& each : other.survivors_) {
+      if (next == values.size()) break;
+      Survivor survivor = std::move(each.second);
+      survivor.value = values[next++];
+      survivors_.emplace(each.first, std::move(survivor));
+    }
+    other.survivors_.clear();
   }
 
   void node_changed(int32_t node) {
@@ -1837,6 +1855,22 @@ EXPORT PyObject* tt_bad_values(Observer* observer) {
     PyErr_Clear();
     return Py_BuildValue("([][])");
   }
+}
+
+// Bad values that have outlived their run, and how an observer that takes the place of another gets them.
+EXPORT PyObject* tt_survivors(Observer* observer) {
+  const std::vector<Value> values = observer->survivors();
+  PyObject* list = PyList_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; list != nullptr && i < values.size(); ++i) {
+    PyList_SET_ITEM(list, Py_ssize_t(i), PyLong_FromLongLong(values[i]));
+  }
+  return list;
+}
+
+EXPORT void tt_inherit(Observer* heir, Observer* observer, PyObject* values) {
+  std::vector<Value> renamed;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) renamed.push_back(PyLong_AsLongLong(PyList_GET_ITEM(values, i)));
+  heir->inherit(*observer, renamed);
 }
 
 EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }

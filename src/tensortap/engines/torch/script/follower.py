@@ -34,6 +34,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import Dataset
 
 from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.limits import MOST_NODES, Limits
@@ -126,6 +127,7 @@ class Follower:
         self._models = Models()
         self._session = BlockSession(self._models.program, None, 0, watch.options.interceptor)
         self._session.stays_installed = True
+        self._session.forgetting = Forgetting()
         self._monitor = Monitor(self._session, watch.hooks, 1.0)
         self._generation = generation()
         self._thread: int | None = None
