@@ -352,6 +352,7 @@ class Graph:
 
 
 _FEW = 1000
+_PARTS_THAT_STAY = ("inputs", "control_inputs", "op_type", "device", "stack", "forward", "is_view")
 
 
 def _merged(known: Node, new: Node) -> Node:
@@ -360,12 +361,11 @@ def _merged(known: Node, new: Node) -> Node:
         return new
     specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, new.outputs, strict=True))
     attributes = merged_attributes(known.attributes, new.attributes)
-    merged = replace(
-        new,
-        outputs=known.outputs if specs == known.outputs else specs,
-        attributes=known.attributes if attributes == known.attributes else attributes,
-    )
-    return known if merged == known else merged
+    if specs == known.outputs and attributes == known.attributes:
+        if all(getattr(known, part) == getattr(new, part) for part in _PARTS_THAT_STAY):
+            return known
+        specs, attributes = known.outputs, known.attributes
+    return replace(new, outputs=specs, attributes=attributes)
 
 
 VARIES = "(varies)"

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from tensortap.engines.torch.provenance import Survivors
-from tensortap.records import Node, tensor_name
+from tensortap.records import Node, TensorSpec, tensor_name
 
 __all__ = ["Entry", "NameTable"]
 
@@ -69,6 +69,10 @@ class Entry:
         return self.more_tensors[slot]
 
 
+_SOURCES_KEPT = 8
+"""Nodes of one name: models that come in turns, or batches of a few sizes, have each its own."""
+
+
 class _Count:
     """How many nodes of one op in one scope a run has had."""
 
@@ -85,7 +89,7 @@ class NameTable:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], _Count] = {}
         self._entries: dict[tuple[str, str, int], Entry] = {}  # by scope, label and number within a run
-        self._sources: dict[str, Node] = {}
+        self._sources: dict[str, list[Node]] = {}
         self._taken: set[str] = set()
         self._run = -1
         self.survivors = Survivors()
@@ -105,13 +109,18 @@ class NameTable:
         """Begin to count anew."""
         self._run += 1
 
-    def source(self, name: str) -> Node | None:
-        """The node last kept for something that is no op: a parameter, an input, a constant."""
-        return self._sources.get(name)
+    def source(self, name: str, spec: TensorSpec) -> Node | None:
+        """A node that was kept for something that is no op: a parameter, an input, a constant."""
+        for node in self._sources.get(name, ()):
+            if node.outputs[0] == spec:
+                return node
+        return None
 
     def keep_source(self, node: Node) -> None:
         """Keep a source's node, and its name from being given to an op."""
-        self._sources[node.name] = node
+        kept = self._sources.setdefault(node.name, [])
+        kept.insert(0, node)
+        del kept[_SOURCES_KEPT:]
         self._taken.add(node.name)
 
     def next(self, scope: str, label: str) -> Entry:

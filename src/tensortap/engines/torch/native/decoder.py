@@ -36,7 +36,7 @@ from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import stack_of
 from tensortap.engines.torch.sources import Sources, hidden_view_node
 from tensortap.engines.torch.values import spec_of
-from tensortap.records import Node
+from tensortap.records import Node, TensorSpec
 from tensortap.sink.queue import shared_queue
 
 __all__ = ["Decoder"]
@@ -223,12 +223,13 @@ class Decoder:
         if installation is not None and not installation.is_for(program):
             self.release()
             installation = None
-        self._known.name_all(program, self._current.sources, plan.inputs, installation is not None)
         try:
-            if installation is None:
-                installation = self._installation = Installation(program, self)
-            installation.fit(self._known.version)
-            self._known.remember(program)
+            with program.held_still():
+                self._known.name_all(program, self._current.sources, plan.inputs, installation is not None)
+                if installation is None:
+                    installation = self._installation = Installation(program, self)
+                installation.fit(self._known.version)
+                self._known.remember(program)
             yield
         finally:
             if installation is not None:
@@ -370,9 +371,9 @@ class Decoder:
         number: int = self.library.tt_next(self.handle, self.scope(scope), self.label(label))
         return self._entries[number]
 
-    def source(self, name: str) -> Node | None:
-        """The node last kept for something that is no op."""
-        return self._names.source(name)
+    def source(self, name: str, spec: TensorSpec) -> Node | None:
+        """A node that was kept for something that is no op."""
+        return self._names.source(name, spec)
 
     def keep_source(self, node: Node) -> None:
         """Keep a source's node."""
@@ -400,8 +401,13 @@ class Decoder:
             self._source_nodes[node.name] = self._keep(-1, node)
             self._source_entries[node.name] = entry
         number = self._source_nodes[node.name]
-        if self._nodes[number] is not node:
-            self._keep(number, node)
+        known = self._nodes[number]
+        if known is not node:
+            if known.outputs[0].dtype == node.outputs[0].dtype and known.device == node.device:
+                self._nodes[number] = node  # of another shape, which changes nothing of what is watched
+                self._nodes_made += 1
+            else:
+                self._keep(number, node)
         self._values[name] = entry << _SLOT_BITS
         seen = in_place_of(tensor)
         known_by = tensor if seen is None else seen

@@ -481,7 +481,8 @@ class Observer {
     // What the last ops have done with it is not known in a run that has become too long.
     const Value input = origin == nullptr || run.unrecorded > 0 ? kNoValue : origin->value;
     const uint64_t begin = mix(uint64_t(input), 7);
-    int32_t node = find_variant(entry, begin, 0, spec);
+    const Alike alike = find_alike(entry, begin, gradient, spec);
+    int32_t node = alike.node;
     if (node == kNone) {
       WithPython python;
       Object tensor(THPVariable_Wrap(gradient));
@@ -489,7 +490,7 @@ class Observer {
                                       tensor.get(), parameter.index));
       run.made += 1;
       node = int32_t(made.number());
-      remember(entry, {begin, 0, spec, node});
+      remember(entry, {begin, 0, alike.end, node, alike.kind});
     }
     run.values.assign(gradient, place, value_of(entry, 0));
     run.nodes.push_back(node);
@@ -1078,14 +1079,15 @@ class Observer {
                          has_plain_storage(tensor);
     if (!is_view) {
       const int32_t entry = next(inner, const_label);
-      int32_t node = find_variant(entry, 1, 0, spec);
+      const Alike alike = find_alike(entry, 1, tensor, spec);
+      int32_t node = alike.node;
       if (node == kNone) {
         WithPython python;
         Object wrapped(THPVariable_Wrap(tensor));
         Object made(PyObject_CallMethod(decoder_, "constant", "iiO", entry, victim(entry), wrapped.get()));
         run.made += 1;
         node = int32_t(made.number());
-        remember(entry, {1, 0, spec, node});
+        remember(entry, {1, 0, alike.end, node, alike.kind});
       }
       run.values.assign(tensor, place, value_of(entry, 0));
       run.nodes.push_back(node);
@@ -1276,12 +1278,12 @@ class Observer {
 
   // Outputs whose shapes change again and again (sentences of any length): from now on the node says which dimensions
   // do, instead of being made anew for each shape.
-  int32_t node_of_any_shape(Pending& call, uint64_t kind) {
+  int32_t node_of_any_shape(int32_t which, uint64_t begin, uint64_t arguments, uint64_t kind) {
     constexpr int kChanges = 3;
-    Entry& entry = entries_[call.entry];
+    Entry& entry = entries_[which];
     const Variant* similar = nullptr;
     for (const Variant& each : entry.variants) {
-      if (each.begin == call.begin && each.arguments == call.arguments && each.kind == kind) similar = &each;
+      if (each.begin == begin && each.arguments == arguments && each.kind == kind) similar = &each;
     }
     if (similar == nullptr) return kNone;
     if (entry.varying.empty() && ++entry.shape_changes < kChanges) return kNone;
@@ -1301,6 +1303,24 @@ class Observer {
     return kept.node;
   }
 
+  struct Alike {
+    int32_t node;
+    uint64_t end, kind;
+  };
+
+  // The node of what no op has made, a constant or a complete gradient, if there is one: its shapes settle as those of ops do.
+  Alike find_alike(int32_t which, uint64_t begin, const at::Tensor& tensor, uint64_t spec) {
+    const auto& varying = entries_[which].varying;
+    const uint64_t end = mix(1, varying.empty() ? spec : spec_but(tensor, varying[0]));
+    const uint64_t kind = mix(mix(1, uint64_t(tensor.scalar_type())), uint64_t(rank_of(tensor)));
+    int32_t node = find_variant(which, begin, 0, end);
+    if (node == kNone) {
+      outputs_.assign(1, &tensor);
+      node = node_of_any_shape(which, begin, 0, kind);
+    }
+    return {node, end, kind};
+  }
+
   PyObject* wrapped_outputs() {
     Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
     for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -1311,7 +1331,7 @@ class Observer {
 
   int32_t node_of(Pending& call, uint64_t end, uint64_t kind) {
     int32_t found = find_variant(call.entry, call.begin, call.arguments, end);
-    if (found == kNone) found = node_of_any_shape(call, kind);
+    if (found == kNone) found = node_of_any_shape(call.entry, call.begin, call.arguments, kind);
     if (found != kNone) return found;
     // A call that differs in a plain argument only takes the place of the one it resembles, as names do not tell them
     // apart.
