@@ -252,18 +252,17 @@ class Graph:
 
     def _settle(self, node: Node, known: Node | None) -> Node:
         """A node without what varies, as far as the graph has seen. Nodes that come in turns are worked out once."""
-        before = self._settled.get(id(node))
         if known is None:
-            settled = node
-        elif (
+            return node
+        before = self._settled.get(id(node))
+        if (
             before is not None
             and before[0] is node
             and before[1].outputs is known.outputs
             and before[1].attributes is known.attributes
         ):
             return before[1]
-        else:
-            settled = _merged(known, node)
+        settled = _merged(known, node)
         if len(self._settled) > 4 * len(self._nodes) + _FEW:
             self._settled.clear()
         self._settled[id(node)] = node, settled
