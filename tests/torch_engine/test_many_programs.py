@@ -148,7 +148,8 @@ def test_nodes_that_come_in_turns_are_settled_once():
         settled += graph.settled([each])
     assert [each.inputs for each in settled] == [("a:0",), ("b:0",)] * 2
     assert {each.outputs[0].shape for each in settled} == {(None, 4)}
-    assert settled[0] is settled[2] and settled[1] is settled[3]
+    assert settled[0] is settled[2]
+    assert settled[1] is settled[3]
 
 
 def test_a_graph_that_forgets_keeps_what_hooks_derived():
