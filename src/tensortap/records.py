@@ -257,7 +257,8 @@ class KeyTable:
 
     def __init__(self) -> None:
         self.devices: set[str] = set()
-        self._keys: list[RecordKey] = []
+        # As plain tuples of text and numbers, which the garbage collector need not look at.
+        self._keys: list[tuple[str, int, str, str, str]] = []
         self._numbers: dict[tuple[str, int, str, str, str], int] = {}
 
     def add(self, key: tuple[str, int, str, str, str]) -> int:
@@ -269,14 +270,15 @@ class KeyTable:
             known = self._numbers.get(key)
             if known is None:
                 known = len(self._keys)
-                whole = RecordKey(*key)
-                self.devices.add(whole.device)
-                self._keys.append(whole)
-                self._numbers[whole] = known
+                node_name, slot, debug_op, device, dtype = key
+                plain = (node_name, slot, debug_op, device, dtype)
+                self.devices.add(device)
+                self._keys.append(plain)
+                self._numbers[plain] = known
         return known
 
     def __getitem__(self, number: int) -> RecordKey:
-        return self._keys[number]
+        return RecordKey(*self._keys[number])
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -41,7 +41,12 @@ def imports_of(path):
 def belongs_to_a_framework(path):
     """Whether a file is in the folder of an engine, or is the public module of one."""
     inside = path.relative_to(PACKAGE).parts
-    return (inside[0] == "engines" and inside[1] in FRAMEWORKS) or inside[0].removesuffix(".py") in FRAMEWORKS
+    words = inside[:2] == ("analyze", "vocabulary")
+    return (
+        words
+        or (inside[0] == "engines" and inside[1] in FRAMEWORKS)
+        or inside[0].removesuffix(".py") in FRAMEWORKS
+    )
 
 
 def part_of(path):

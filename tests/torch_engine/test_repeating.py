@@ -173,6 +173,28 @@ def test_sentences_of_any_length_are_recognised(following, monkeypatch):
     assert counts[6:] == [0, 0, 0, 0]
 
 
+def test_constants_and_gradients_of_any_shape_are_recognised(following, monkeypatch):
+    decoded = []
+    for kind in ("build", "constant", "gradient"):
+        method = getattr(Decoder, kind)
+        monkeypatch.setattr(
+            Decoder, kind, lambda self, *given, method=method: (decoded.append(1), method(self, *given))[1]
+        )
+    counts = []
+    with following:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches = [(torch.ones(objects, 4), torch.ones(objects, 2)) for objects in range(3, 23)]
+        for x, target in batches:  # made before the run, so known to nobody
+            decoded.clear()
+            (model(x) - target).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(len(decoded))
+    assert counts[0] > 5
+    assert counts[10:] == [0] * 10
+
+
 class Changing(nn.Module):
     """Its buffer is of another class in every call."""
 

@@ -89,6 +89,9 @@ class Graph:
         self._last_recorded: list[Node] = []
         self._last_settled: list[Node] = []
         self._last_version = -1
+        self._settled: dict[
+            int, tuple[Node, Node]
+        ] = {}  # by identity: a recorded node, and what became of it
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -240,16 +243,40 @@ class Graph:
                 known = self._nodes.get(node.name)
                 if known is node:
                     continue
-                if known is not None and len(known.outputs) == len(node.outputs):
-                    specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, node.outputs, strict=True))
-                    node = replace(
-                        node, outputs=specs, attributes=merged_attributes(known.attributes, node.attributes)
-                    )
-                if node != known:
-                    self._nodes[node.name] = node
+                settled = self._settle(node, known)
+                if settled is not known:
+                    self._nodes[node.name] = settled
                     self.version += 1
             self._last_recorded, self._last_version = nodes, self.version
             self._last_settled = [self._nodes[node.name] for node in nodes]
+
+    def _settle(self, node: Node, known: Node | None) -> Node:
+        """A node without what varies, as far as the graph has seen. Nodes that come in turns are worked out once."""
+        if known is None:
+            return node
+        before = self._settled.get(id(node))
+        if (
+            before is not None
+            and before[0] is node
+            and before[1].outputs is known.outputs
+            and before[1].attributes is known.attributes
+        ):
+            return before[1]
+        settled = _merged(known, node)
+        if len(self._settled) > 4 * len(self._nodes) + _FEW:
+            self._settled.clear()
+        self._settled[id(node)] = node, settled
+        return settled
+
+    def forget(self) -> None:
+        """Forget what runs have executed: it will not come back, or be learned again. What hooks derived stays."""
+        with self._lock:
+            step = self._nodes.get(GLOBAL_STEP.partition(":")[0])
+            self._nodes = {} if step is None else {step.name: step}
+            self._nodes.update((name, derived.node) for name, derived in self._derived.items())
+            self._settled.clear()
+            self._last_recorded, self._last_settled, self._last_version = [], [], -1
+            self.version += 1
 
     def record_results(self, keys: Iterable[str]) -> None:
         """Take in keys of what a step returned: they name values too, for hooks of later sessions as well."""
@@ -321,6 +348,23 @@ class Graph:
         from tensortap.wire.graph_def import graph_to_proto
 
         return graph_to_proto(self)
+
+
+_FEW = 1000
+_PARTS_THAT_STAY = ("inputs", "control_inputs", "op_type", "device", "stack", "forward", "is_view")
+
+
+def _merged(known: Node, new: Node) -> Node:
+    """The newest definition of a node, without what differs from what is known; its very parts, where nothing does."""
+    if len(known.outputs) != len(new.outputs):
+        return new
+    specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, new.outputs, strict=True))
+    attributes = merged_attributes(known.attributes, new.attributes)
+    if specs == known.outputs and attributes == known.attributes:
+        if all(getattr(known, part) == getattr(new, part) for part in _PARTS_THAT_STAY):
+            return known
+        specs, attributes = known.outputs, known.attributes
+    return replace(new, outputs=specs, attributes=attributes)
 
 
 VARIES = "(varies)"

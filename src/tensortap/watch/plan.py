@@ -22,10 +22,10 @@ from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp, make_debug_op
 from tensortap.records import Node
 from tensortap.suggest import nearest
 from tensortap.watch.grammar import parse_debug_op
-from tensortap.watch.pattern import TensorPattern, dtype_of
+from tensortap.watch.pattern import TensorPattern, dtype_of, is_new_value
 from tensortap.watch.urls import Destination
 
-__all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "make_op", "plan_watches"]
+__all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "forget_plans", "make_op", "plan_watches"]
 
 ANY_NODE = "*"
 ANY_SLOT = -1
@@ -111,6 +111,7 @@ class WatchPlan:
                 self._by_name.setdefault(watch.node_name, []).append(position)
         # Names are stable but a program may give a name another op or dtype; only then a look-up by name and
         # slot alone would go wrong.
+        self._of_everything = self._of_all_alike()
         self._by_type = any(
             watch.pattern is not None and watch.pattern.looks_at_more_than_names
             for watch in (self._watches[position] for position in self._any)
@@ -148,6 +149,8 @@ class WatchPlan:
 
     def wanted(self, node: Node, slot: int) -> Wanted | None:
         """What to do with an output; None for nothing. Answered from memory after the first time."""
+        if self._of_everything is not None:
+            return self._of_everything if is_new_value(node) else None
         key: Any = (node.name, slot)
         if self._by_type:
             key = (*key, node.op_type, dtype_of(node, slot))
@@ -159,6 +162,8 @@ class WatchPlan:
     def unmatched(self, nodes: tuple[Node, ...]) -> list[str]:
         """A sentence for each watch that matched no tensor of a run which executed these nodes."""
         if nodes == self._all_matched_in:  # the same objects, run after run: comparing them is cheap
+            return []
+        if self._of_everything is not None and any(map(is_new_value, nodes)):
             return []
         outputs = {node.name: len(node.outputs) for node in nodes}
         sentences = []
@@ -187,6 +192,17 @@ class WatchPlan:
                 if (text, error.message) not in self.left_out:
                     self.left_out.append((text, error.message))
         return made
+
+    def _of_all_alike(self) -> Wanted | None:
+        """What is wanted of every value, if no watch looks at names or types and none has gates."""
+        if self._gates or not all(
+            watch.node_name == ANY_NODE
+            and watch.slot == ANY_SLOT
+            and (watch.pattern is None or watch.pattern.is_empty)
+            for watch in self._watches
+        ):
+            return None
+        return self._resolve(Node("", ""), 0)
 
     def _resolve(self, node: Node, slot: int) -> Wanted | None:
         urls_of: dict[DebugOp, dict[int, None]] = {}
@@ -225,6 +241,12 @@ def _hint(pattern: TensorPattern | None, names: Iterable[str]) -> str:
 _plans: OrderedDict[tuple[tuple[_Watch, ...], Gates], WatchPlan] = OrderedDict()
 _plans_lock = threading.Lock()
 _PLANS_KEPT = 16  # enough for several hooks with alternating watches, little enough to forget old programs
+
+
+def forget_plans() -> None:
+    """Forget what plans have resolved, and with it the numbers of keys: runs that begin from now on resolve anew."""
+    with _plans_lock:
+        _plans.clear()
 
 
 def plan_watches(watches: Iterable[DebugTensorWatch], gates: Gates = ()) -> tuple[WatchPlan, list[str]]:

@@ -1,6 +1,6 @@
 """How much of one run is recorded, so that a run of any length costs a bounded time, and its graph a bounded memory.
 
-An operation that is new costs a name, a node and a line of source, a hundred times what it costs to recognise it
+An operation that is new costs a name, a node and a line of source, some twenty times what it costs to recognise it
 later. A run that goes over a limit is recorded up to there; of the rest the operations are counted, and the complete
 gradients of parameters still looked at. The next run knows what this one has learned, and comes further.
 """
@@ -14,7 +14,7 @@ __all__ = ["MOST_NEW", "MOST_NODES", "Limits"]
 MOST_NODES = 100_000
 """Nodes of one run."""
 
-MOST_NEW = 10_000
+MOST_NEW = 40_000
 """Nodes of one run that have to be built, because they were never seen or are no longer what they were:
 about a second. A model of more operations is known whole after a few runs."""
 

@@ -7,10 +7,11 @@ its state) does not rename anything. Names are given once per session and thread
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
-from tensortap.records import Node, Position, tensor_name
+from tensortap.records import Node, Position, TensorSpec, tensor_name
 
 __all__ = ["Entry", "NameTable"]
 
@@ -22,9 +23,9 @@ class Entry:
         "callers",
         "code",
         "func",
-        "gradient_scope",
         "inputs",
         "instruction",
+        "more_tensors",
         "name",
         "node",
         "others",
@@ -32,86 +33,114 @@ class Entry:
         "others_vary",
         "position",
         "shapes",
-        "tensors",
+        "tensor_0",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.gradient_scope = f"gradients/{name}/"
         self.func: Any = None
         self.code: CodeType | None = None
         self.instruction = -1
         self.callers: tuple[tuple[int, int], ...] = ()
         self.inputs: tuple[str, ...] = ()
-        self.shapes: list[Any] = []
-        self.others: list[Any] = []
+        self.shapes: Sequence[Any] = ()
+        self.others: Sequence[Any] = ()
         self.others_changed = False
         self.others_vary = False
-        self.tensors: list[str] = [tensor_name(name, 0)]
+        self.tensor_0 = f"{name}:0"
+        self.more_tensors: list[str] | None = (
+            None  # few have more than one, and a list is work for the collector
+        )
         self.node: Node | None = None
         self.position: Position | None = None
         """Where in the program it is executed; told once, by whoever gives the name."""
 
+    @property
+    def gradient_scope(self) -> str:
+        """The scope of the gradient of what has this name."""
+        return f"gradients/{self.name}/"
+
     def tensor(self, slot: int) -> str:
         """Name of an output, made once."""
-        while slot >= len(self.tensors):
-            self.tensors.append(tensor_name(self.name, len(self.tensors)))
-        return self.tensors[slot]
+        if not slot:
+            return self.tensor_0
+        if self.more_tensors is None:
+            self.more_tensors = [self.tensor_0]
+        while slot >= len(self.more_tensors):
+            self.more_tensors.append(tensor_name(self.name, len(self.more_tensors)))
+        return self.more_tensors[slot]
 
 
-class _Family:
-    """All nodes of one op in one scope, in the order of a run."""
+_SOURCES_KEPT = 8
+"""Nodes of one name: models that come in turns, or batches of a few sizes, have each its own."""
 
-    __slots__ = ("count", "entries", "run")
+
+class _Count:
+    """How many nodes of one op in one scope a run has had."""
+
+    __slots__ = ("count", "run")
 
     def __init__(self) -> None:
         self.run = -1
         self.count = 0
-        self.entries: list[Entry] = []
 
 
 class NameTable:
     """Hands out the entries of a run, in order."""
 
     def __init__(self) -> None:
-        self._families: dict[tuple[str, str], _Family] = {}
-        self._sources: dict[str, Node] = {}
+        self._counts: dict[tuple[str, str], _Count] = {}
+        self._entries: dict[tuple[str, str, int], Entry] = {}  # by scope, label and number within a run
+        self._sources: dict[str, list[Node]] = {}
         self._taken: set[str] = set()
         self._run = -1
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def taken(self) -> frozenset[str]:
+        """All names that have been given."""
+        return frozenset(self._taken)
 
     def start_run(self) -> None:
         """Begin to count anew."""
         self._run += 1
 
-    def source(self, name: str) -> Node | None:
-        """The node last kept for something that is no op: a parameter, an input, a constant."""
-        return self._sources.get(name)
+    def source(self, name: str, spec: TensorSpec) -> Node | None:
+        """A node that was kept for something that is no op: a parameter, an input, a constant."""
+        for node in self._sources.get(name, ()):
+            if node.outputs[0] == spec:
+                return node
+        return None
 
     def keep_source(self, node: Node) -> None:
         """Keep a source's node, and its name from being given to an op."""
-        self._sources[node.name] = node
+        kept = self._sources.setdefault(node.name, [])
+        kept.insert(0, node)
+        del kept[_SOURCES_KEPT:]
         self._taken.add(node.name)
 
     def next(self, scope: str, label: str) -> Entry:
         """The entry of the next op called `label` in `scope` (empty, or ending in a slash)."""
-        family = self._families.get((scope, label))
-        if family is None:
-            family = self._families[scope, label] = _Family()
-        if family.run != self._run:
-            family.run = self._run
-            family.count = 0
-        number = family.count
-        family.count = number + 1
-        return self._entry(family, scope, label, number)
+        counted = self._counts.get((scope, label))
+        if counted is None:
+            counted = self._counts[scope, label] = _Count()
+        if counted.run != self._run:
+            counted.run = self._run
+            counted.count = 0
+        number = counted.count
+        counted.count = number + 1
+        return self.entry(scope, label, number)
 
     def entry(self, scope: str, label: str, number: int) -> Entry:
         """An entry by its number, for an interceptor that counts by itself."""
-        return self._entry(self._families.setdefault((scope, label), _Family()), scope, label, number)
-
-    def _entry(self, family: _Family, scope: str, label: str, number: int) -> Entry:
-        while number >= len(family.entries):
-            family.entries.append(Entry(self._new_name(scope + label, len(family.entries))))
-        return family.entries[number]
+        found = self._entries.get((scope, label, number))
+        if found is None:
+            found = self._entries[scope, label, number] = Entry(self._new_name(scope + label, number))
+        return found
 
     def _new_name(self, base: str, number: int) -> str:
         name = base if number == 0 else f"{base}_{number}"

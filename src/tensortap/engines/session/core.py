@@ -138,6 +138,10 @@ class EngineSession(ABC):
             stays_installed=self.stays_installed,
         )
 
+    def before_observing(self) -> None:
+        """Put in order what earlier runs have left; nothing, where there is nothing."""
+        return
+
     def after_observing(self, plan: RunPlan, seen: Observation, is_only_measured: bool) -> None:
         """Take note of what a run has shown."""
         self.faults += seen.faults
@@ -228,6 +232,7 @@ class EngineSession(ABC):
                 with unobserved as seen:
                     yield seen
             else:
+                self.before_observing()
                 watching = self._watching(request, options)
                 plan = self.plan_of(request, options, inputs, watching)
                 if self.limits is not None:

@@ -8,6 +8,7 @@ from functools import cache
 
 from tensortap.engines.torch.dispatch import DispatchInterceptor
 from tensortap.engines.torch.interceptor import Interceptor, RunPlan
+from tensortap.engines.torch.names import RunNames
 from tensortap.errors import InvalidArgumentError, NativeBuildError
 from tensortap.suggest import nearest
 
@@ -61,6 +62,10 @@ class Interceptors:
         """Remove what an interceptor has left installed for the next run."""
         if self._observing is not None:
             self._observing.release()
+
+    def replace(self, names: RunNames, heir: RunNames) -> bool:
+        """Forget what is known by the names of a table that another takes the place of; False if they are in use."""
+        return self._observing is None or self._observing.replace(names, heir)
 
     def _choose(self) -> Interceptor:
         if self._choice == "dispatch":

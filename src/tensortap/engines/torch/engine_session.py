@@ -21,6 +21,7 @@ from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.finite import non_finite_state
+from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.names import RunNames
@@ -54,6 +55,8 @@ class TorchSession(EngineSession):
         self._per_thread = threading.local()
         self._said_compiled = False
         self._nothing_compiled = False  # until a run has shown it
+        self.forgetting: Forgetting | None = None
+        """For a process of many programs: when to let go of what was learned of those before; None for never."""
 
     def state_nodes(self) -> Iterator[Node]:
         """A node for every parameter, buffer and optimizer state there is."""
@@ -120,6 +123,8 @@ class TorchSession(EngineSession):
         super().after_observing(plan, seen, is_only_measured)
         assert isinstance(plan, RunPlan)
         assert isinstance(seen, Observation)
+        if self.forgetting is not None:
+            self.forgetting.note_run(len(seen.nodes))
         if plan.stays_compiled:  # some other step of the program may be the compiled one
             self._nothing_compiled = not seen.stayed_compiled
         elif seen.ran_compiled:
@@ -168,6 +173,20 @@ class TorchSession(EngineSession):
         if table is None:
             table = self._per_thread.names = RunNames()
         return table
+
+    def before_observing(self) -> None:
+        """Leave names, graph and plans behind that have become too many, and begin anew."""
+        names = self._names()
+        if self.forgetting is None or not self.forgetting.is_due(names):
+            return
+        heir = RunNames()
+        heir.survivors = names.survivors
+        if self._interceptors.replace(names, heir):
+            from tensortap.watch.plan import forget_plans
+
+            self._per_thread.names = heir
+            self._graph.forget()
+            forget_plans()
 
     def _runs_compiled(self) -> bool:
         return self._said_compiled or has_compiled_modules(self.program)

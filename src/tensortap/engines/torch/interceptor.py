@@ -59,3 +59,6 @@ class Interceptor(Protocol):
 
     def release(self) -> None:
         """Remove what has stayed installed, in the thread that observed; harmless when nothing has."""
+
+    def replace(self, names: RunNames, heir: RunNames) -> bool:
+        """Forget what is known by the names of a table that another takes the place of; False if they are in use."""

@@ -8,7 +8,7 @@ import re
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ __all__ = ["Program", "clean_path", "module_holding", "variable_node"]
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-/]")
 
 
+@functools.lru_cache(maxsize=8192)
 def clean_path(dotted: str) -> str:
     """A module path as a scope: `layers.0.attn` becomes `layers/0/attn`.
 
@@ -81,6 +82,7 @@ class Program:
         for name, extra in self.extras.items():
             if not _is_stateful(extra):
                 raise TypeError(f"extras[{name!r}] has no state_dict and load_state_dict: {extra!r}.")
+        self._lists: dict[str, list[tuple[str, Any]]] | None = None
         self.name_of: Callable[[nn.Module], str | None] = lambda module: None
         """What the program itself calls a module that is none of these and called from outside all modules."""
         self._optimizer_scopes: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
@@ -103,11 +105,35 @@ class Program:
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter once, with its path."""
-        yield from self._unique(lambda module: module.named_parameters())
+        return self._listed("parameters", lambda module: module.named_parameters())
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every buffer once, with its path."""
-        yield from self._unique(lambda module: module.named_buffers())
+        return self._listed("buffers", lambda module: module.named_buffers())
+
+    def has_lazy(self) -> bool:
+        """Whether a parameter or a buffer has no shape yet."""
+        modules = self.modules.values()
+        return any(is_lazy(each) for module in modules for each in (*module.parameters(), *module.buffers()))
+
+    @contextmanager
+    def held_still(self) -> Iterator[None]:
+        """Nobody changes the program in the block, so what it holds is listed once and not for every question."""
+        self._lists = {}
+        try:
+            yield
+        finally:
+            self._lists = None
+
+    def _listed(
+        self, kind: str, list_of: Callable[[nn.Module], Iterator[tuple[str, Any]]]
+    ) -> Iterator[tuple[str, Any]]:
+        lists = self._lists
+        if lists is None:
+            return self._unique(list_of)
+        if kind not in lists:
+            lists[kind] = list(self._unique(list_of))
+        return iter(lists[kind])
 
     def variables(self) -> Iterator[tuple[str, torch.Tensor, Position]]:
         """Parameters, buffers and the state of the known optimizers, with their names, and where they belong."""

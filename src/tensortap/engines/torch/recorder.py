@@ -485,7 +485,7 @@ class Recorder:
             is_view=call.op.is_view,
             phase=phase,
             module=module,
-            writes=call.op.writes_into(call.args, call.kwargs, outputs),
+            writes=call.op.writes_into(call.op.written_places(call.args, call.kwargs), outputs),
         )
 
     # --- values ------------------------------------------------------------------------------------

@@ -155,18 +155,25 @@ class Op:
                 _collect((value,), found)
         return found
 
-    def writes_into(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[torch.Tensor]
-    ) -> tuple[int, ...]:
-        """For every output, the place of the tensor argument that it was written into, or -1; empty if none was."""
+    def written_places(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, int]:
+        """The places, among all tensor arguments, of those that the operator changes; by what a tensor is inside."""
         if not self.writes:
+            return {}
+        written = {each._cdata for each in self.written(args, kwargs)}
+        tensors = [each._cdata for each in self.split(args, kwargs)[0]]
+        return {each: place for place, each in reversed(list(enumerate(tensors))) if each in written}
+
+    @staticmethod
+    def writes_into(places: Mapping[int, int], outputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """For every output, the place of the tensor argument that it was written into, or -1; empty if none was.
+
+        Args:
+            places: as `written_places` has given them.
+            outputs: of the call.
+        """
+        if not places:
             return ()
-        written = {id(each) for each in self.written(args, kwargs)}
-        tensors = self.split(args, kwargs)[0]
-        places = {
-            id(each): place for place, each in reversed(list(enumerate(tensors))) if id(each) in written
-        }
-        found = tuple(places.get(id(each), -1) for each in outputs)
+        found = tuple(places.get(each._cdata, -1) for each in outputs)
         return found if any(place >= 0 for place in found) else ()
 
     def attributes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,25 +201,48 @@ class Op:
                 found[argument.name] = _plain(value)
         return found
 
-    def as_called(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments from one value per argument of the schema, defaults left out.
+    def attributes_of_all(self, values: Sequence[Any]) -> dict[str, Any]:
+        """`attributes` of a call that gives one value per argument of the schema: defaults at its end are left out.
 
         Values come from below Python: dtypes, layouts and memory formats as numbers, devices as their names,
         undefined tensors as NotImplemented and objects with a life of their own as an Ellipsis.
         """
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        needed = 0
+        found: dict[str, Any] = {"overload": self.overload} if self.overload else {}
+        left_out: list[str] = []  # given so far, if a later positional argument is
         for argument, value in zip(self.arguments, values, strict=True):
+            if argument.holds_tensors and isinstance(value, torch.Tensor):
+                if not argument.kwarg_only:
+                    left_out.clear()
+                continue
             is_default = argument.has_default and _is_same(argument.default, value)
+            if not is_default and not argument.kwarg_only:
+                left_out.clear()
             value = _from_below(argument.kind, value)
-            if argument.kwarg_only:
-                if not is_default:
-                    kwargs[argument.name] = value
-            else:
-                args.append(value)
-                needed = needed if is_default else len(args)
-        return args[:needed], kwargs
+            if argument.holds_tensors:
+                if isinstance(value, list):
+                    gaps = any(each is None for each in value)
+                    found[argument.name] = (
+                        [each is not None or None for each in value] if gaps else len(value)
+                    )
+                else:
+                    found[argument.name] = _plain(value)
+            elif not (is_default and argument.kwarg_only):
+                found[argument.name] = _plain(value)
+                if is_default:
+                    left_out.append(argument.name)
+        for name in left_out:
+            del found[name]
+        return found
+
+    @staticmethod
+    def device_of(values: Sequence[Any]) -> torch.device | None:
+        """The device of the first tensor among values."""
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                return value.device
+            if type(value) is list and value and isinstance(value[0], torch.Tensor):
+                return value[0].device
+        return None
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         yield from zip(self.argument_names, args, strict=False)

@@ -9,13 +9,23 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
 import tensortap
 from tensortap.records import Frame
 
-__all__ = ["callers_of", "capture_stack", "classifications", "first_user_frame", "kind_of", "ran_compiled"]
+__all__ = [
+    "Stack",
+    "callers_of",
+    "capture_stack",
+    "classifications",
+    "first_user_frame",
+    "kind_of",
+    "ran_compiled",
+    "stack_of",
+]
 
 _CLASSIFIED_LIMIT = 50_000
 CALLERS, CALLERS_DEPTH = 2, 12
@@ -27,6 +37,23 @@ _LIBRARY, _USER, _BACKWARD, _COMPILED, _PRINTING, _LAUNCHER, _OURS = range(7)
 _kinds: dict[int, int] = {}
 _forgotten = 0
 _classified: list[CodeType] = []  # kept, so that an identity is not given to another
+_lines: dict[tuple[int, int], Frame] = {}  # by code and instruction
+_stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}  # by the lines in them, which are kept
+_STACKS_KEPT = 20_000
+
+
+class Stack(NamedTuple):
+    """Where the program is.
+
+    Attributes:
+        lines: the user's lines, outermost first; the same object for the same lines.
+        is_called: the innermost of them has called what is executing, and not the backward pass.
+        ran_compiled: a function compiled by torch.compile is on the stack.
+    """
+
+    lines: tuple[Frame, ...]
+    is_called: bool
+    ran_compiled: bool
 
 
 def _folder(path: str) -> str:
@@ -54,6 +81,8 @@ def kind_of(code: CodeType) -> int:
         if len(_classified) >= _CLASSIFIED_LIMIT:  # a program that makes code as it goes
             _kinds.clear()
             _classified.clear()
+            _lines.clear()
+            _stacks.clear()
             _forgotten += 1
         found = _kinds[id(code)] = _classify(code)
         _classified.append(code)
@@ -114,6 +143,45 @@ def capture_stack(frame: FrameType | None) -> tuple[Frame, ...]:
             break
         frame = frame.f_back
     return tuple(reversed(frames))
+
+
+def stack_of(frame: FrameType | None) -> Stack:
+    """All that a new node wants to know of the stack, in one walk."""
+    found: list[Frame] = []
+    is_called: bool | None = None
+    compiled = False
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(id(code))
+        if kind is None:
+            kind = kind_of(code)
+        if kind == _USER:
+            if is_called is None:
+                is_called = True
+            if len(found) < _STACK_LIMIT:
+                found.append(_line_of(frame, code))
+        elif kind == _COMPILED:
+            compiled = True
+        elif kind == _BACKWARD and is_called is None:
+            is_called = False
+        elif kind == _LAUNCHER:
+            break
+        frame = frame.f_back
+    key = tuple(map(id, found))
+    lines = _stacks.get(key)
+    if lines is None:
+        if len(_stacks) >= _STACKS_KEPT:
+            _stacks.clear()
+        lines = _stacks[key] = tuple(reversed(found))
+    return Stack(lines, bool(is_called), compiled)
+
+
+def _line_of(frame: FrameType, code: CodeType) -> Frame:
+    place = (id(code), frame.f_lasti)
+    line = _lines.get(place)
+    if line is None:
+        line = _lines[place] = Frame(code.co_filename, frame.f_lineno, code.co_qualname)
+    return line
 
 
 def callers_of(frame: FrameType | None) -> tuple[tuple[int, int], ...]:

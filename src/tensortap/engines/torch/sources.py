@@ -206,8 +206,8 @@ class Sources:
     def _add(
         self, name: str, tensor: torch.Tensor, op_type: str = "Variable", position: Position | None = None
     ) -> str:
-        node = self._names.source(name)
-        if node is None or node.outputs[0] != spec_of(tensor):
+        node = self._names.source(name, spec_of(tensor))
+        if node is None:
             node = variable_node(name, tensor, op_type, devices.name_of(tensor.device), position)
             self._names.keep_source(node)
         self._provenance.assign(tensor, self._provenance.place_of(tensor), node.tensor(0), node)

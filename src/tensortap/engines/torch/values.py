@@ -35,6 +35,10 @@ _EXTENSION_DTYPES: dict[torch.dtype, tuple[torch.dtype, Any]] = {
 }
 _COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
+_SPECS_KEPT = 4096
+_specs: dict[
+    tuple[torch.dtype, tuple[int | None, ...]], TensorSpec
+] = {}  # shared: tensors of a program are alike
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -48,7 +52,13 @@ def dtype_name(dtype: torch.dtype) -> str:
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Dtype and shape of a live tensor; of a wrapper those of what is read in its place."""
     seen = in_place_of(tensor)
-    return TensorSpec(dtype_name(tensor.dtype), shape_of(tensor if seen is None else seen))
+    dtype, shape = tensor.dtype, shape_of(tensor if seen is None else seen)
+    spec = _specs.get((dtype, shape))
+    if spec is None:
+        if len(_specs) >= _SPECS_KEPT:
+            _specs.clear()
+        spec = _specs[dtype, shape] = TensorSpec(dtype_name(dtype), shape)
+    return spec
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
@@ -62,7 +72,11 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
 
 def plain_shape(shape: Iterable[Any]) -> tuple[int | None, ...]:
     """Sizes as numbers, or None."""
-    return tuple(each if type(each) is int else None for each in shape)
+    sizes = tuple(shape)
+    for each in sizes:
+        if type(each) is not int:
+            return tuple(each if type(each) is int else None for each in sizes)
+    return sizes
 
 
 def snapshot(tensor: torch.Tensor) -> torch.Tensor:

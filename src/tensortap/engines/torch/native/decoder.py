@@ -11,7 +11,7 @@ import ctypes
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,11 +34,11 @@ from tensortap.engines.torch.native.known import KnownSources
 from tensortap.engines.torch.native.plans import NativePlan
 from tensortap.engines.torch.program import Program, module_holding, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
-from tensortap.engines.torch.source import capture_stack, first_user_frame, ran_compiled
+from tensortap.engines.torch.source import stack_of
 from tensortap.engines.torch.sources import Sources, hidden_view_node
 from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import spec_of
-from tensortap.records import Node, Position
+from tensortap.records import Node, Position, TensorSpec
 from tensortap.sink.queue import shared_queue
 
 __all__ = ["Decoder"]
@@ -46,8 +46,8 @@ __all__ = ["Decoder"]
 MAX_AGE_SECS = 0.05
 _SLOT_BITS = 20
 _PLANS_KEPT = 16  # as many as watch plans
-_ARGUMENTS_OF_NOTHING: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
 _OUTSIDE_OF_MODULES = Position("forward")
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
 
 
 class _Found:
@@ -118,6 +118,7 @@ class Decoder:
         self._labels: dict[str, int] = {}
         self._label_names: list[str] = []
         self._owner_numbers: dict[str, int] = {"": 0}
+        self._owner_paths: list[str] = [""]
         self._entries: list[Entry] = []
         self._nodes: list[Node] = []
         self._nodes_made = 0
@@ -126,7 +127,9 @@ class Decoder:
         self._source_nodes: dict[str, int] = {}
         self._values: dict[str, int] = {}
         self._parameter_paths: list[str] = []
-        self._call: tuple[Sequence[Any], Mapping[str, Any]] = _ARGUMENTS_OF_NOTHING
+        self._attributes: Mapping[str, Any] = {}  # of the call whose node will have to be built
+        self._first_device: torch.device | None = None  # of its first tensor
+        self._written_places: Mapping[int, int] = {}
         self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self._plans: OrderedDict[Any, NativePlan] = OrderedDict()
         self._codes = source.classifications()
@@ -154,6 +157,19 @@ class Decoder:
     def is_busy(self) -> bool:
         """Whether a run is being observed already: the program runs its session inside of itself."""
         return self._run is not None
+
+    def inherit(self, other: Decoder) -> None:
+        """Take over the bad values that have outlived the runs of another decoder, under their names there."""
+        entries: dict[str, int] = {}
+        values = []
+        for value in self.library.tt_survivors(other.handle):
+            name = other._entries[value >> _SLOT_BITS].name
+            if name not in entries:
+                entries[name] = self.library.tt_reserve_entry(self.handle)
+                self._entries[entries[name] :] = [Entry(name)]
+            values.append(entries[name] << _SLOT_BITS | value & _SLOT_MASK)
+        if values:
+            self.library.tt_inherit(self.handle, other.handle, values)
 
     # --- one run -----------------------------------------------------------------------------------
 
@@ -198,7 +214,6 @@ class Decoder:
                 observation.executions += ctypes.string_at(self.library.tt_executions(self.handle), nbytes)
             self.library.tt_end(self.handle, session)
             self._run = None
-            self._call = _ARGUMENTS_OF_NOTHING
 
     def _tell_of_bad(self, observation: Observation) -> None:
         gone, arrivals = self.library.tt_bad_values(self.handle)
@@ -214,12 +229,13 @@ class Decoder:
         if installation is not None and not installation.is_for(program):
             self.release()
             installation = None
-        self._known.name_all(program, self._current.sources, plan.inputs, installation is not None)
         try:
-            if installation is None:
-                installation = self._installation = Installation(program, self)
-            installation.fit(self._known.version)
-            self._known.remember(program)
+            with program.held_still():
+                self._known.name_all(program, self._current.sources, plan.inputs, installation is not None)
+                if installation is None:
+                    installation = self._installation = Installation(program, self)
+                installation.fit(self._known.version)
+                self._known.remember(program)
             yield
         finally:
             if installation is not None:
@@ -322,7 +338,11 @@ class Decoder:
 
     def owner(self, path: str) -> int:
         """The number of a parameter that something within an optimizer has to do with."""
-        return self._owner_numbers.setdefault(path, len(self._owner_numbers))
+        number = self._owner_numbers.get(path)
+        if number is None:
+            number = self._owner_numbers[path] = len(self._owner_paths)
+            self._owner_paths.append(path)
+        return number
 
     def set_owner(self, name: str, path: str) -> None:
         """Note that a tensor of this run has to do with a parameter."""
@@ -339,7 +359,9 @@ class Decoder:
         return name
 
     def _tensor_name(self, value: int) -> str:
-        return self._entries[value >> _SLOT_BITS].tensor(value & ((1 << _SLOT_BITS) - 1))
+        entry = self._entries[value >> _SLOT_BITS]
+        slot = value & _SLOT_MASK
+        return entry.tensor(slot) if slot else entry.tensor_0
 
     def _keep(self, reused: int, node: Node) -> int:
         self._nodes_made += 1
@@ -357,9 +379,9 @@ class Decoder:
         number: int = self.library.tt_next(self.handle, self.scope(scope), self.label(label))
         return self._entries[number]
 
-    def source(self, name: str) -> Node | None:
-        """The node last kept for something that is no op."""
-        return self._names.source(name)
+    def source(self, name: str, spec: TensorSpec) -> Node | None:
+        """A node that was kept for something that is no op."""
+        return self._names.source(name, spec)
 
     def keep_source(self, node: Node) -> None:
         """Keep a source's node."""
@@ -387,8 +409,13 @@ class Decoder:
             self._source_nodes[node.name] = self._keep(-1, node)
             self._source_entries[node.name] = entry
         number = self._source_nodes[node.name]
-        if self._nodes[number] is not node:
-            self._keep(number, node)
+        known = self._nodes[number]
+        if known is not node:
+            if known.outputs[0].dtype == node.outputs[0].dtype and known.device == node.device:
+                self._nodes[number] = node  # of another shape, which changes nothing of what is watched
+                self._nodes_made += 1
+            else:
+                self._keep(number, node)
         self._values[name] = entry << _SLOT_BITS
         seen = in_place_of(tensor)
         known_by = tensor if seen is None else seen
@@ -455,7 +482,7 @@ class Decoder:
 
     def owner_scope(self, scope: int, owner: int) -> int:
         """The scope of what an optimizer does with one parameter."""
-        path = next(path for path, number in self._owner_numbers.items() if number == owner)
+        path = self._owner_paths[owner]
         return self.scope(f"{self._scope_names[scope]}{path}/", Position("optimizer", module_holding(path)))
 
     def step_in(self, scope: str, frame: FrameType | None) -> None:
@@ -500,13 +527,16 @@ class Decoder:
 
     def begin(self, operator: int, values: tuple[Any, ...]) -> None:
         """Remember the arguments of an op whose node will have to be built."""
-        self._call = self._operators[operator].as_called(values)
+        op = self._operators[operator]
+        self._attributes = op.attributes_of_all(values)
+        self._first_device = op.device_of(values)
+        self._written_places = op.written_places(values, {})
 
     def arguments_vary(self, node: int, operator: int, values: tuple[Any, ...]) -> None:
         """An argument keeps changing: have the node say so."""
         op = self._operators[operator]
         known = self._nodes[node]
-        attributes = merged_attributes(known.attributes, op.attributes(*op.as_called(values)))
+        attributes = merged_attributes(known.attributes, op.attributes_of_all(values))
         self._nodes[node] = replace(known, attributes=attributes)
         self._nodes_made += 1
 
@@ -546,41 +576,32 @@ class Decoder:
     ) -> Node:
         op = self._operators[operator]
         observation = self._current.observation
-        specs = tuple(spec_of(tensor) for tensor in outputs)
+        specs = tuple([spec_of(tensor) for tensor in outputs])
         if known >= 0:
             like = self._nodes[known]
-            device = self._device_name(outputs[0].device) if outputs else like.device
-            return replace(like, outputs=specs, device=device)
-        (args, kwargs), self._call = (
-            self._call,
-            _ARGUMENTS_OF_NOTHING,
-        )  # what is held cannot be reused by autograd
-        tensors = outputs or op.split(args, kwargs)[0]
-        caller = sys._getframe(1).f_back  # none on a thread that runs no Python
-        forward_node = self._entries[forward].node if forward >= 0 else None
-        frame = first_user_frame(caller)
-        stack = (
-            forward_node.stack
-            if frame is None and forward_node is not None
-            else capture_stack(frame or caller)
-        )
-        if not observation.ran_compiled:
-            observation.ran_compiled = ran_compiled(caller)
-        phase, module = self._entries[entry].position or ("", None)
+            where = self._device_name(outputs[0].device) if outputs else like.device
+            return replace(like, outputs=specs, device=where)
+        device = outputs[0].device if outputs else self._first_device
+        entries = self._entries
+        forward_node = entries[forward].node if forward >= 0 else None
+        stack = stack_of(sys._getframe(1).f_back)  # none on a thread that runs no Python
+        if stack.ran_compiled:
+            observation.ran_compiled = True
+        phase, module = entries[entry].position or ("", None)
         return Node(
-            name=self._entries[entry].name,
-            op_type=op.op_type,
-            inputs=tuple(map(self._tensor_name, inputs)),
-            control_inputs=tuple(self._entries[each].name for each in controls),
-            outputs=specs,
-            device=self._device_name(tensors[0].device) if tensors else "",
-            attributes=op.attributes(args, kwargs),
-            stack=stack,
-            forward=None if forward < 0 else self._entries[forward].name,
-            is_view=op.is_view,
-            phase=phase,
-            module=module,
-            writes=op.writes_into(args, kwargs, outputs),
+            entries[entry].name,
+            op.op_type,
+            tuple([self._tensor_name(each) for each in inputs]),
+            tuple([entries[each].name for each in controls]) if controls else (),
+            specs,
+            "" if device is None else self._device_name(device),
+            self._attributes,
+            stack.lines if forward_node is None or stack.is_called else forward_node.stack,
+            None if forward < 0 else entries[forward].name,
+            op.is_view,
+            phase,
+            module,
+            op.writes_into(self._written_places, outputs),
         )
 
     def failed(

@@ -58,6 +58,20 @@ class NativeInterceptor:
         finally:
             graph.record(observation.nodes)
 
+    def replace(self, names: RunNames, heir: RunNames) -> bool:
+        """Go on with another observer, which knows only what has to do with bad values of earlier runs."""
+        decoder = self._decoders.get(names)
+        if decoder is None:
+            return True
+        if decoder.is_busy:
+            return False
+        decoder.release_here()
+        successor = Decoder(heir)
+        successor.inherit(decoder)
+        del self._decoders[names]
+        self._decoders[heir] = successor
+        return True
+
     def release(self) -> None:
         """Remove what has stayed installed for this thread."""
         for decoder in list(self._decoders.values()):

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from tensortap.engines.torch.memory import asking_no_class, is_ordinary
@@ -64,7 +63,7 @@ class KnownSources:
     @asking_no_class
     def remember(self, program: Program) -> None:
         """Have the observer remember what has just been named, unless it is bound to change."""
-        if self._names is not None or any(map(_has_lazy, program.modules.values())):
+        if self._names is not None or program.has_lazy():
             return
         parameters, buffers = list(program.parameters()), list(program.buffers())
         if not all(is_ordinary(tensor) for _, tensor in (*parameters, *buffers)):
@@ -118,7 +117,3 @@ def _state_number(decoder: Decoder, scope: str, path: str, key: Any, value: Any)
     if not isinstance(value, torch.Tensor):
         return False, -1, -1
     return True, *decoder.source_numbers(Program.state_name(scope, path, key))
-
-
-def _has_lazy(module: torch.nn.Module) -> bool:
-    return any(is_lazy(each) for each in (*module.parameters(), *module.buffers()))

@@ -36,6 +36,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_end": (None, (_POINTER, _POINTER)),
     "tt_set_index": (None, (_POINTER, _LONG)),
     "tt_bad_values": (ctypes.py_object, (_POINTER,)),
+    "tt_survivors": (ctypes.py_object, (_POINTER,)),
+    "tt_inherit": (None, (_POINTER, _POINTER, _OBJECT)),
     "tt_node_count": (_LONG, (_POINTER,)),
     "tt_nodes": (_POINTER, (_POINTER,)),
     "tt_trace": (None, (_POINTER,)),

@@ -47,7 +47,7 @@
 namespace tensortap {
 namespace {
 
-constexpr int kMaxVariants = 4;
+constexpr int kMaxVariants = 8;
 constexpr size_t kCopied = size_t(1) << 20;  // bytes of records that are copied rather than given away with their block
 constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 constexpr size_t kMostSurvivors = 10'000;  // bad values that are remembered from run to run
@@ -480,7 +480,8 @@ class Observer {
     // What the last ops have done with it is not known in a run that has become too long.
     const Value input = origin == nullptr || run.unrecorded > 0 ? kNoValue : origin->value;
     const uint64_t begin = mix(uint64_t(input), 7);
-    int32_t node = find_variant(entry, begin, 0, spec);
+    const Alike alike = find_alike(entry, begin, gradient, spec);
+    int32_t node = alike.node;
     if (node == kNone) {
       WithPython python;
       Object tensor(THPVariable_Wrap(gradient));
@@ -488,7 +489,7 @@ class Observer {
                                       tensor.get(), parameter.index));
       run.made += 1;
       node = int32_t(made.number());
-      remember(entry, {begin, 0, spec, node});
+      remember(entry, {begin, 0, alike.end, node, alike.kind});
     }
     run.values.assign(gradient, place, value_of(entry, 0));
     run.nodes.push_back(node);
@@ -712,6 +713,24 @@ class Observer {
         survivors_.emplace(address, Survivor{storage, run.index, value});
       }
     });
+  }
+
+  std::vector<Value> survivors() const {
+    std::vector<Value> values;
+    for (const auto& each : survivors_) values.push_back(each.second.value);
+    return values;
+  }
+
+  // Takes over what has survived runs of another observer; values, in the order of `survivors`, are as they are called here.
+  void inherit(Observer& other, const std::vector<Value>& values) {
+    size_t next = 0;
+    for (auto& each : other.survivors_) {
+      if (next == values.size()) break;
+      Survivor survivor = std::move(each.second);
+      survivor.value = values[next++];
+      survivors_.emplace(each.first, std::move(survivor));
+    }
+    other.survivors_.clear();
   }
 
   void node_changed(int32_t node) {
@@ -1059,14 +1078,15 @@ class Observer {
                          has_plain_storage(tensor);
     if (!is_view) {
       const int32_t entry = next(inner, const_label);
-      int32_t node = find_variant(entry, 1, 0, spec);
+      const Alike alike = find_alike(entry, 1, tensor, spec);
+      int32_t node = alike.node;
       if (node == kNone) {
         WithPython python;
         Object wrapped(THPVariable_Wrap(tensor));
         Object made(PyObject_CallMethod(decoder_, "constant", "iiO", entry, victim(entry), wrapped.get()));
         run.made += 1;
         node = int32_t(made.number());
-        remember(entry, {1, 0, spec, node});
+        remember(entry, {1, 0, alike.end, node, alike.kind});
       }
       run.values.assign(tensor, place, value_of(entry, 0));
       run.nodes.push_back(node);
@@ -1257,12 +1277,12 @@ class Observer {
 
   // Outputs whose shapes change again and again (sentences of any length): from now on the node says which dimensions
   // do, instead of being made anew for each shape.
-  int32_t node_of_any_shape(Pending& call, uint64_t kind) {
+  int32_t node_of_any_shape(int32_t which, uint64_t begin, uint64_t arguments, uint64_t kind) {
     constexpr int kChanges = 3;
-    Entry& entry = entries_[call.entry];
+    Entry& entry = entries_[which];
     const Variant* similar = nullptr;
     for (const Variant& each : entry.variants) {
-      if (each.begin == call.begin && each.arguments == call.arguments && each.kind == kind) similar = &each;
+      if (each.begin == begin && each.arguments == arguments && each.kind == kind) similar = &each;
     }
     if (similar == nullptr) return kNone;
     if (entry.varying.empty() && ++entry.shape_changes < kChanges) return kNone;
@@ -1282,6 +1302,24 @@ class Observer {
     return kept.node;
   }
 
+  struct Alike {
+    int32_t node;
+    uint64_t end, kind;
+  };
+
+  // The node of what no op has made, a constant or a complete gradient, if there is one: its shapes settle as those of ops do.
+  Alike find_alike(int32_t which, uint64_t begin, const at::Tensor& tensor, uint64_t spec) {
+    const auto& varying = entries_[which].varying;
+    const uint64_t end = mix(1, varying.empty() ? spec : spec_but(tensor, varying[0]));
+    const uint64_t kind = mix(mix(1, uint64_t(tensor.scalar_type())), uint64_t(rank_of(tensor)));
+    int32_t node = find_variant(which, begin, 0, end);
+    if (node == kNone) {
+      outputs_.assign(1, &tensor);
+      node = node_of_any_shape(which, begin, 0, kind);
+    }
+    return {node, end, kind};
+  }
+
   PyObject* wrapped_outputs() {
     Object outputs(PyTuple_New(Py_ssize_t(outputs_.size())));
     for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -1292,7 +1330,7 @@ class Observer {
 
   int32_t node_of(Pending& call, uint64_t end, uint64_t kind) {
     int32_t found = find_variant(call.entry, call.begin, call.arguments, end);
-    if (found == kNone) found = node_of_any_shape(call, kind);
+    if (found == kNone) found = node_of_any_shape(call.entry, call.begin, call.arguments, kind);
     if (found != kNone) return found;
     // A call that differs in a plain argument only takes the place of the one it resembles, as names do not tell them
     // apart.
@@ -1835,6 +1873,22 @@ EXPORT PyObject* tt_bad_values(Observer* observer) {
     PyErr_Clear();
     return Py_BuildValue("([][])");
   }
+}
+
+// Bad values that have outlived their run, and how an observer that takes the place of another gets them.
+EXPORT PyObject* tt_survivors(Observer* observer) {
+  const std::vector<Value> values = observer->survivors();
+  PyObject* list = PyList_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; list != nullptr && i < values.size(); ++i) {
+    PyList_SET_ITEM(list, Py_ssize_t(i), PyLong_FromLongLong(values[i]));
+  }
+  return list;
+}
+
+EXPORT void tt_inherit(Observer* heir, Observer* observer, PyObject* values) {
+  std::vector<Value> renamed;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) renamed.push_back(PyLong_AsLongLong(PyList_GET_ITEM(values, i)));
+  heir->inherit(*observer, renamed);
 }
 
 EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }

@@ -9,7 +9,7 @@ import numpy as np
 
 from tensortap.ops.debug_ops import DebugIdentity, DebugNumericSummary, DebugOp
 from tensortap.ops.dtypes import CODES, HALF_COMPLEX
-from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch, RecordKey
+from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch
 from tensortap.watch.pattern import dtype_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class NativePlan:
 
     def taps(self, plan: RunPlan, node: Node, slot: int, observer: int) -> tuple[int, ...]:
         """What to do with an output: pairs of a lane and a key; lane -1 shows it to Python."""
-        if plan.taps or node.tensor(slot) in plan.captures:
+        if plan.taps or (plan.captures and node.tensor(slot) in plan.captures):
             return _BY_PYTHON
         wanted = None if plan.watching is None else plan.watching.wants(node, slot)
         if wanted is None or self.keys is None:
@@ -67,7 +67,7 @@ class NativePlan:
                 self._destinations.append(positions)
                 self._add_lane(op, observer)
             dtype = "float64" if type(op) is DebugNumericSummary else dtype_of(node, slot)
-            taps += (lane, self.keys.add(RecordKey(node.name, slot, op.name, node.device, dtype)))
+            taps += (lane, self.keys.add((node.name, slot, op.name, node.device, dtype)))
         return tuple(taps)
 
     def hand_over(self, watching: Watching, lane: int, rows: Any, data: Any, has_bad: bool) -> None:

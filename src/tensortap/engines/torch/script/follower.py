@@ -36,6 +36,7 @@ from torch.utils.data import Dataset
 from tensortap.engines.observe.limits import MOST_NODES, Limits
 from tensortap.engines.session.block import Monitor
 from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
 from tensortap.engines.torch.loop import TorchBlockSession
@@ -127,6 +128,7 @@ class Follower:
         self._models = Models()
         self._session = TorchBlockSession(self._models.program, 0, watch.options.interceptor)
         self._session.stays_installed = True
+        self._session.forgetting = Forgetting()
         self._monitor = Monitor(self._session, watch.hooks, 1.0)
         self._generation = generation()
         self._thread: int | None = None

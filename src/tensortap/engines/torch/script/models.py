@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
@@ -107,14 +107,29 @@ def _modules_around(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
     while frame is not None:
         frames.append(frame)
         frame = source.first_user_frame(frame.f_back)
+    shared: dict[int, dict[str, nn.Module]] = {}  # by namespace: most functions of a program share a few
     for each in reversed(frames):
-        names = {**each.f_globals, **variables_of(each)}
-        owner = names.get("self")
+        space = each.f_globals
+        modules = shared.get(id(space))
+        if modules is None:
+            modules = shared[id(space)] = _modules_in(space)
+        variables = variables_of(each)
+        owner = variables.get("self", space.get("self"))
         if owner is not None and not isinstance(owner, nn.Module):
-            names.update(getattr(owner, "__dict__", {}))
-        for name, value in names.items():
-            if name != "self" and not name.startswith("__") and issubclass(type(value), nn.Module):
+            variables.update(getattr(owner, "__dict__", {}))
+        for name, value in modules.items():
+            if name not in variables:
                 yield name.lstrip("_"), value
+        for name, value in _modules_in(variables).items():
+            yield name.lstrip("_"), value
+
+
+def _modules_in(names: Mapping[str, Any]) -> dict[str, nn.Module]:
+    return {
+        name: value
+        for name, value in list(names.items())
+        if issubclass(type(value), nn.Module) and name != "self" and not name.startswith("__")
+    }
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
