@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from tensortap.errors import MissingExtraError
+from tensortap.frameworks import FRAMEWORKS
 
 __all__ = ["EXTRAS", "missing_packages", "require"]
 
 EXTRAS = {
-    "torch": {"torch": "torch"},
+    **{framework.name: {framework.module: framework.packages[0]} for framework in FRAMEWORKS},
     "stream": {"grpc": "grpcio"},
     "serve": {"grpc": "grpcio", "starlette": "starlette", "uvicorn": "uvicorn"},
     "parquet": {"pyarrow": "pyarrow"},
@@ -20,7 +21,7 @@ EXTRAS = {
 def missing_packages(extra: str) -> list[str]:
     """Packages of an extra that are not installed.
 
-    >>> missing_packages("torch")
+    >>> missing_packages("stream")
     []
     """
     return [package for module, package in EXTRAS[extra].items() if not _is_installed(module)]
@@ -31,8 +32,7 @@ def _is_installed(module: str) -> bool:
         found = find_spec(module)
     except ValueError:  # a stand-in that somebody has put among the modules
         return True
-    is_folder = found is not None and found.origin is None  # one that happens to have this name
-    return found is not None and not is_folder
+    return found is not None and found.origin is not None  # a folder of that name has no origin
 
 
 def require(extra: str, what: str) -> None:
