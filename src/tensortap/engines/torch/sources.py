@@ -29,7 +29,7 @@ from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node, Position
 
-__all__ = ["Sources", "hidden_view_node"]
+__all__ = ["Sources", "constant_position", "hidden_view_node"]
 
 
 class Sources:
@@ -190,8 +190,7 @@ class Sources:
         root = None if memory is None else self._provenance.origins.get(memory.root)
         if memory is None or root is None or memory.root[DTYPE] != place[DTYPE] or place[STRIDES] is None:
             entry = self._names.next(consumer.name + "/", "const")
-            module = None if consumer.position is None else consumer.position.module
-            name = self._add(entry.name, tensor, "Const", Position("input", module))
+            name = self._add(entry.name, tensor, "Const", constant_position(consumer.position))
             self.use(self._provenance.origins[place], tensor)
             return name
         # A view, made where nobody could see it, of memory that does have a name.
@@ -224,6 +223,12 @@ def _parameters_of(forward: Any) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=256)
 def _parameters_of_method(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)[1:]
+
+
+def constant_position(consumer: Position | None) -> Position:
+    """Where a tensor from nowhere belongs: to the optimizer or the gradient that takes it, else to the inputs."""
+    phase, module = consumer or Position("forward")
+    return Position("input" if phase == "forward" else phase, module)
 
 
 def hidden_view_node(

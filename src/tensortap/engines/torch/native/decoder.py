@@ -35,7 +35,7 @@ from tensortap.engines.torch.native.plans import NativePlan
 from tensortap.engines.torch.program import Program, module_holding, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.source import stack_of
-from tensortap.engines.torch.sources import Sources, hidden_view_node
+from tensortap.engines.torch.sources import Sources, constant_position, hidden_view_node
 from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import spec_of
 from tensortap.records import Node, Position, TensorSpec
@@ -632,8 +632,8 @@ class Decoder:
     def constant(self, entry: int, reused: int, tensor: torch.Tensor) -> int:
         """Build the node of a tensor that came from nowhere."""
         named, device = self._entries[entry], self._device_name(tensor.device)
-        position = Position("input", None if named.position is None else named.position.module)
-        return self._keep(reused, variable_node(named.name, tensor, "Const", device, position))
+        node = variable_node(named.name, tensor, "Const", device, constant_position(named.position))
+        return self._keep(reused, node)
 
     def hidden_view(self, entry: int, reused: int, root: int, writer: int, tensor: torch.Tensor) -> int:
         """Build the node of a view that was made where nobody could see it."""
