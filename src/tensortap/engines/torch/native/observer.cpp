@@ -42,7 +42,9 @@
 #include "known.h"
 #include "lanes.h"
 #include "parallel.h"
+#include "refilled.h"
 #include "values.h"
+#include "wrappers.h"
 
 namespace tensortap {
 namespace {
@@ -373,7 +375,7 @@ class Observer {
     }
     const int32_t where = scope_of(call);
     call.entry = next(where, op->label);
-    for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call.entry, tensor);
+    for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call, tensor);
     unseen_.clear();
 
     uint64_t begin = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
@@ -468,7 +470,9 @@ class Observer {
     if (found == parameters_.end()) return;
     at::Tensor gradient = tensor.grad();
     if (!gradient.defined()) return;
-    if (is_wrapper(gradient)) {
+    if (const at::Tensor seen = tensor_classes_.in_place_of(gradient, decoder_); seen.defined()) {
+      gradient = seen;
+    } else {
       Object wrapper(THPVariable_Wrap(gradient));
       gradient = tensor_of(Object(PyObject_CallMethod(decoder_, "in_place_of", "O", wrapper.get())).get());
     }
@@ -625,6 +629,7 @@ class Observer {
         parse(PyList_GET_ITEM(items, j), "OOpii", &item.key, &item.object, &known_as_tensor, &item.value.entry,
               &item.value.node);
         item.is_tensor = known_as_tensor;
+        item.type = Py_TYPE(item.object);
         if (item.is_tensor) note_spec(item.value, tensor_of(item.object));
         state.items.push_back(item);
       }
@@ -646,7 +651,7 @@ class Observer {
       for (const auto& item : state.items) {
         if (!item.is_tensor) continue;
         const at::Tensor tensor = tensor_of(item.object);
-        if (find(tensor) == kNoValue && !name_again(tensor, item.value)) return false;
+        if (find_seen(tensor) == kNoValue && !name_again(tensor, item.value)) return false;
         own(tensor, state.owner);
       }
     }
@@ -688,6 +693,7 @@ class Observer {
   }
 
   void end_run() {
+    freed_storages_.note(run.values);
     run.values.clear();
     run.owners.clear();
     modules.clear();
@@ -792,11 +798,14 @@ class Observer {
     return torch::autograd::impl::post_acc_grad_hooks(tensor).get();
   }
 
-  static void note_spec(Named& named, const at::Tensor& tensor) { place_of(tensor, &named.spec); }
+  void note_spec(Named& named, const at::Tensor& tensor) {
+    const at::Tensor seen = tensor_classes_.in_place_of(tensor, decoder_);
+    if (seen.defined()) place_of(seen, &named.spec);
+  }
 
-  // Not for wrappers: what they are known by is for Python to say (memory.py).
-  bool name_again(const at::Tensor& tensor, const Named& named) {
-    if (is_wrapper(tensor)) return false;
+  bool name_again(const at::Tensor& named_tensor, const Named& named) {
+    const at::Tensor tensor = tensor_classes_.in_place_of(named_tensor, decoder_);
+    if (!tensor.defined()) return false;  // what it is known by is for Python to say
     uint64_t spec;
     const Place place = place_of(tensor, &spec);
     if (named.entry < 0 || spec != named.spec) return false;
@@ -806,8 +815,14 @@ class Observer {
   }
 
   void own(const at::Tensor& tensor, int32_t owner) {
-    const Value value = find(tensor);
+    const Value value = find_seen(tensor);
     if (value != kNoValue) run.owners[value] = owner;
+  }
+
+  // The value of a tensor, or of what it wraps.
+  Value find_seen(const at::Tensor& tensor) {
+    const at::Tensor seen = tensor_classes_.in_place_of(tensor, decoder_);
+    return seen.defined() ? find(seen) : kNoValue;
   }
 
   int32_t look_up(uint64_t key, int32_t where, int32_t label) {
@@ -929,9 +944,7 @@ class Observer {
 
   bool shows_its_ops(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.key_set().has(c10::DispatchKey::Python) || memory_of(tensor) != nullptr) return false;
-    WithPython python;
-    Object wrapped(THPVariable_Wrap(tensor));
-    return Object(PyObject_CallMethod(decoder_, "shows_its_ops", "O", wrapped.get())).get() == Py_True;
+    return tensor_classes_.of(tensor, decoder_).shows_its_ops;
   }
 
   // What the dispatcher would do, from the highest key down to the first that has a say.
@@ -1033,7 +1046,7 @@ class Observer {
     }
     Memory& memory = run.values.memory(*origin);
     // The threads of a collective write it with ops of their own; what the program computes with it has arrived.
-    if (memory.content == Content::kArriving && !written && thread_state != nullptr && thread_state->observer == this &&
+    if ((memory.content == Content::kArriving || memory.content == Content::kRefilled) && !written && thread_state != nullptr && thread_state->observer == this &&
         !call.op->is_view && !call.op->is_collective && !call.op->is_wait) {
       memory.content = Content::kThere;
       if (origin->value == memory.arriving && run.plan->watches) {
@@ -1062,7 +1075,8 @@ class Observer {
   }
 
   // Names a tensor that came from nowhere, after the op that uses it first.
-  Value name_unseen(int32_t consumer, const at::Tensor& tensor) {
+  Value name_unseen(const Pending& call, const at::Tensor& tensor) {
+    const int32_t consumer = call.entry;
     uint64_t spec;
     const Place place = place_of(tensor, &spec);
     if (Origin* found = run.values.find(place)) return found->value;  // the same op takes it twice
@@ -1088,9 +1102,14 @@ class Observer {
         node = int32_t(made.number());
         remember(entry, {1, 0, alike.end, node, alike.kind});
       }
-      run.values.assign(tensor, place, value_of(entry, 0));
+      Origin& origin = run.values.assign(tensor, place, value_of(entry, 0));
       run.nodes.push_back(node);
-      if (run.plan->watches) emit_source(node, value_of(entry, 0), tensor);
+      const bool is_computed_with = !call.op->is_view && !is_written(call, tensor);
+      if (!is_computed_with && freed_storages_.has(tensor) && covers(tensor)) {
+        await_refill(run.values.memory(origin), node, value_of(entry, 0));
+      } else if (run.plan->watches) {
+        emit_source(node, value_of(entry, 0), tensor);
+      }
       return value_of(entry, 0);
     }
     // A view, made where nobody could see it, of memory that does have a name.
@@ -1117,6 +1136,14 @@ class Observer {
     run.nodes.push_back(node);
     if (run.plan->watches) note_bad(value_of(entry, 0), emit(node, 0, tensor, false));
     return value_of(entry, 0);
+  }
+
+  void await_refill(Memory& memory, int32_t node, Value value) {
+    run.has_unsettled = true;
+    memory.content = Content::kRefilled;
+    memory.written_bytes = 0;
+    memory.arriving_node = node;
+    memory.arriving = value;
   }
 
   // ---- scopes and attribution ----
@@ -1413,7 +1440,8 @@ class Observer {
     } else if (op.leaves_garbage && !written) {
       memory->content = Content::kGarbage;
       memory->written_bytes = 0;
-    } else if (written && memory->content == Content::kGarbage && memory->plain) {
+    } else if (written && memory->plain &&
+               (memory->content == Content::kGarbage || memory->content == Content::kRefilled)) {
       memory->written_bytes += tensor.numel() * int64_t(tensor.element_size());
       if (memory->written_bytes >= int64_t(tensor.storage().nbytes())) memory->content = Content::kThere;
       return true;
@@ -1653,10 +1681,12 @@ class Observer {
   std::unordered_map<std::string, int32_t> stray_scopes_;
   ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
   ska::flat_hash_map<const void*, int32_t> module_scopes_;
+  TensorClasses tensor_classes_;
   KnownModules known_modules_;
   std::map<std::pair<PyObject*, int32_t>, KnownState> known_states_;
   std::vector<uint32_t> node_versions_;
   ska::flat_hash_map<const void*, Survivor> survivors_;
+  FreedStorages freed_storages_;
   std::vector<uint8_t> shown_bad_;  // by node: kinds of bad values whose making has been shown
   std::vector<std::pair<size_t, at::Tensor>> unseen_;
   std::vector<const at::Tensor*> outputs_;
