@@ -339,9 +339,10 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     found = report.first_bad
     where = shlex.quote(root)
     unwatched = None if watch.budget is None else watch.budget.bad
-    if unwatched is not None:
+    if unwatched is not None and (found is None or found.step >= unwatched[0]):
         step, what = unwatched
-        page.field("health", f"bad since step {step}, which was not watched: {what}", "red")
+        since = f"since step {step}, which" if step >= 0 else "in a run that"
+        page.field("health", f"bad {since} was not watched: {what}", "red")
         commands = [["why", where + question]]
     elif found is None:
         sound = "no bad value" if "--filter" not in question else "no match"
@@ -374,8 +375,10 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
 def _budget_text(budget: Any) -> str:
     """Which runs were watched, and what it cost."""
     runs = budget.watched + budget.left_out
-    text = f"{budget.watched:,} of {_count(runs, 'run')} watched, at {budget.cost:.2f} times the program's own time"
-    return text + "; in the others, gradients and parameters were looked at after each step"
+    return (
+        f"{budget.watched:,} of {_count(runs, 'run')} watched, in the others updates were looked at; took "
+        f"{budget.seconds:.1f} s, {budget.cost:.2f} times the program's own time ({budget.ratio:g} was asked for)"
+    )
 
 
 def _instead(page: Page, sentence: str, command: str) -> None:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from tensortap.analyze.coverage import Guarded
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.records import Frame
 from tensortap.report.page import Page, Piece
@@ -28,12 +29,14 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
     """A page for a whole report."""
     page = Page(width)
-    if report.first_bad is None:
+    if report.first_bad is None and report.coverage.unseen_bad is not None:
+        _unseen(page, report.coverage.unseen_bad)
+    elif report.first_bad is None:
         _healthy(page, report)
     else:
         _write_finding(page, report.first_bad, len(report.ranks) > 1)
         _others(page, report)
-        for number, sentence in enumerate(report.coverage.sentences):
+        for number, sentence in enumerate((*report.coverage.sentences, *report.coverage.remarks)):
             page.field("" if number else "besides", sentence, "yellow")
         _next_commands(page, report.first_bad, report.directory, report.is_session)
     if show_contained:
@@ -63,6 +66,15 @@ def answer_of_finding(
     return page
 
 
+def _unseen(page: Page, guarded: Guarded) -> None:
+    when = f"step {guarded.step}" if guarded.step >= 0 else "a run"
+    page.line(("✗ bad value", "bold red"), f"  in {when}, which was not watched")
+    page.line()
+    page.field("known", guarded.sentence)
+    page.field("", "The operation that made it so is not known.")
+    page.field("try", "Run it again without a budget, or watch that step with --steps.", "green")
+
+
 def _healthy(page: Page, report: Report) -> None:
     where = f"{_many(report.runs, 'run')} of {short_path(str(report.directory))}"
     if report.is_healthy:
@@ -78,7 +90,7 @@ def _healthy(page: Page, report: Report) -> None:
                 f"{not_looked_at(report.unread)}: whether there is a bad value in them is not known.",
                 "yellow",
             )
-    for sentence in report.coverage.waiting:
+    for sentence in report.coverage.remarks:
         page.text(sentence, "dim")
     contained = sum(len(each.contained) for each in report.reports)
     intended = sum(each.intended for each in report.reports)
@@ -98,6 +110,8 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
     if name_rank:
         when += f" on rank {finding.rank}"
     title = "✗ first bad value" if finding.health.is_bad else "✗ first match"
+    if finding.origin is not None and finding.origin.is_unseen:
+        title = "✗ first bad value that was seen"
     page.line((title, "bold red"), f"  {_what(finding)} at {when}")
     page.line()
     page.columns("node", [[(finding.node.name, "bold"), (finding.node.op_type, "cyan")]])

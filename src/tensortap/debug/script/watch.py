@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
 from tensortap.debug.script.alarm import Alarm, Condition
 from tensortap.debug.script.polite import Politely
-from tensortap.debug.script.time_budget import TimeBudget
+from tensortap.debug.time_budget import TimeBudget
 from tensortap.engines.options import RunOptions
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
@@ -165,6 +165,7 @@ class ScriptWatch:
         self.presence.last_node = lambda: self.last_node
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
+        self.presence.budget = lambda: self.budget
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
@@ -191,6 +192,13 @@ class ScriptWatch:
         if settled:
             self._settled = suspected
         return settled
+
+    def finds_unwatched(self, step: int, what: str) -> None:
+        """Something is bad in a run that was not watched; all later ones are."""
+        assert self.budget is not None
+        self.budget.finds(step, what)
+        self.presence.tell()
+        self.found.set()
 
     def leaves_out(self, step: int) -> None:
         """The update of a step is left out."""

@@ -181,7 +181,7 @@ class EngineSession:
             if not request.needs_interception and not wants_ops(options):
                 self.release()
                 yield NOT_OBSERVED
-            elif self._is_only_measured(request, options) and self._runs_compiled():
+            elif self._is_only_measured(request, options) and self.runs_compiled:
                 self.release()
                 seen = Observation()
                 with step_recorded(options, seen):  # as it is: observing would make it run eagerly
@@ -294,7 +294,9 @@ class EngineSession:
         with self._lock:
             self._watched_runs = 0
 
-    def _runs_compiled(self) -> bool:
+    @property
+    def runs_compiled(self) -> bool:
+        """Whether some of the program is compiled, as far as is known."""
         return self._said_compiled or has_compiled_modules(self.program)
 
     def _is_only_measured(self, request: Request, options: RunOptions) -> bool:

@@ -38,4 +38,15 @@ inline int is_finite(const at::Tensor& tensor) {
   }
 }
 
+// Whether a tensor is not known to have a NaN or an infinity; one that cannot be read goes to `unread` with its number.
+inline bool note_finite(const at::Tensor& tensor, int number, PyObject* unread) {
+  const int finite = is_finite(tensor);
+  if (finite < 0) {
+    PyObject* boxed = PyLong_FromLong(number);
+    PyList_Append(unread, boxed);
+    Py_XDECREF(boxed);
+  }
+  return finite != 0;
+}
+
 }  // namespace tensortap
