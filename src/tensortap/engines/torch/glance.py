@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+import functools
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ _MOST_TENSORS = 64
 """Of one result that are looked at."""
 
 
-@asking_no_class
 def first_bad(
     tensors: list[torch.Tensor], with_gradients: bool = False, excused: Container[torch.Tensor] = ()
 ) -> tuple[torch.Tensor, bool] | None:
@@ -34,20 +34,26 @@ def first_bad(
     >>> first_bad([torch.zeros(2), torch.tensor([1.0, torch.nan])])
     (tensor([1., nan]), False)
     """
-    try:
-        from tensortap.engines.torch.native.library import library
-
-        unread: list[int] = []
-        number = library().tt_first_not_finite(tensors, with_gradients, unread)
-    except NativeBuildError:
-        number, unread = -2, []
+    unread: list[int] = []
+    number = _look()(tensors, with_gradients, unread)
     if number == -1 and not unread:
         return None
     if number >= 0:
         found = (tensors[number // 2], bool(number % 2)) if with_gradients else (tensors[number], False)
         if found[1] or found[0] not in excused:
             return found
-    if number != -1:  # one by one, because some are excused
+    return _first_bad_singly(tensors, with_gradients, excused, None if number != -1 else unread)
+
+
+@asking_no_class
+def _first_bad_singly(
+    tensors: list[torch.Tensor],
+    with_gradients: bool,
+    excused: Container[torch.Tensor],
+    unread: list[int] | None,
+) -> tuple[torch.Tensor, bool] | None:
+    """The same for those that do not lie in memory as they are, or for all of them, because some are excused."""
+    if unread is None:
         unread = list(range(2 * len(tensors) if with_gradients else len(tensors)))
     for each in sorted(unread):
         tensor, in_gradient = (
@@ -57,6 +63,18 @@ def first_bad(
         if suspect is not None and is_bad(suspect):
             return tensor, in_gradient
     return None
+
+
+@functools.cache
+def _look() -> Callable[[list[torch.Tensor], bool, list[int]], int]:
+    """Reads them all at once, where that can be."""
+    try:
+        from tensortap.engines.torch.native.library import library
+
+        look: Callable[[list[torch.Tensor], bool, list[int]], int] = library().tt_first_not_finite
+    except NativeBuildError:
+        return lambda tensors, with_gradients, unread: -2
+    return look
 
 
 def is_bad(tensor: torch.Tensor) -> bool:

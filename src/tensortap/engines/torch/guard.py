@@ -133,8 +133,8 @@ class Guard:
     def _before_backward(self, outputs: Any) -> None:
         self._went_back = True
         try:
-            losses = [each for each in outputs if isinstance(each, torch.Tensor) and each.numel() == 1]
-            self._bad_loss = first_bad(losses) is not None
+            losses = [each for each in outputs if type(each) is torch.Tensor and each.dim() == 0]
+            self._bad_loss = bool(losses) and first_bad(losses) is not None
         except Exception:  # ours, and no reason to lose a backward pass
             return
 

@@ -7,16 +7,13 @@ namespace tensortap {
 
 template <class Bits>
 __attribute__((optimize("O3"))) bool has_exponent(const void* data, size_t count, Bits exponent) {
-  constexpr size_t kBlock = 1024;  // looked at without a branch
+  constexpr size_t kBlock = 4096;  // looked at without a branch
   const auto* bits = static_cast<const Bits*>(data);
-  size_t done = 0;
-  for (; done + kBlock <= count; done += kBlock) {
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t end = count - begin < kBlock ? count : begin + kBlock;
     Bits found = 0;
-    for (size_t i = 0; i < kBlock; ++i) found |= Bits((bits[done + i] & exponent) == exponent);
+    for (size_t i = begin; i < end; ++i) found |= Bits((bits[i] & exponent) == exponent);
     if (found != 0) return true;
-  }
-  for (; done < count; ++done) {
-    if ((bits[done] & exponent) == exponent) return true;
   }
   return false;
 }

@@ -42,6 +42,7 @@ from tensortap.engines.torch.loop import BlockSession, Monitor
 from tensortap.engines.torch.scopes import announcing
 from tensortap.engines.torch.script.models import Models, variables_of
 from tensortap.engines.torch.script.pace import Pace
+from tensortap.engines.torch.script.root_calls import RootCalls
 from tensortap.engines.torch.script.updates import ask_before_steps, has_bad_gradient
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
@@ -150,7 +151,7 @@ class Follower:
         self._pace = None if watch.budget is None else Pace(watch.budget)
         self._is_idle = False  # in a run that is not watched, for the sake of the budget
         self._guard = Guard(self._models.program)
-        self._guard_hooks: GlobalHooks | None = None
+        self._guard_hooks: RootCalls | None = None
         self._is_guarding = False
         self._stops = False
         self._given_up = False
@@ -276,9 +277,7 @@ class Follower:
             self._watch.seen.elsewhere += generation() == self._generation
             return
         with self._timed():
-            if self._is_idle:
-                self._attempt(self._look_at_step, optimizer)
-            self._attempt(self._on_step, optimizer)
+            self._attempt(self._on_guarded_step if self._is_idle else self._on_step, optimizer)
         self._stop_if_bad()
 
     def _on_step(self, optimizer: Optimizer) -> None:
@@ -286,11 +285,15 @@ class Follower:
             self._limits.outside = min(4 * self._limits.outside, MOST_NODES)
         repeated = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
-        living = {id(each) for each in self._optimizers}
-        expected = self._expected & living or living
         # Within the backward pass (an optimizer per parameter) the run goes on until a model is called.
-        if (repeated or self._stepped >= expected) and torch._C._current_autograd_node() is None:
+        if (repeated or self._all_stepped()) and torch._C._current_autograd_node() is None:
             self._next_run()
+
+    def _all_stepped(self) -> bool:
+        if self._expected and self._stepped >= self._expected:
+            return True
+        living = {id(each) for each in self._optimizers}
+        return self._stepped >= (self._expected & living or living)
 
     def _on_skipped_step(self, optimizer: Optimizer) -> None:
         if self._is_here():
@@ -332,7 +335,7 @@ class Follower:
         if (
             self._block is None
             or learned
-            or (self._pace is not None and self._pace.call_ends_unit(bool(self._optimizers)))
+            or self._ends_unit(module)
             or self._stepped
             or (self._limits.reached and not self._calls)
             or (again and not self._trains)
@@ -343,7 +346,7 @@ class Follower:
             self._next_run()
             # This call has collected its hooks already; those of the new run have to hear of it, too.
             for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
-                if key not in known and hook not in (self._enter_module, self._enter_guarded):
+                if key not in known and hook != self._enter_module:
                     hook(module, args)
             self._depth = 1
         self._called.add(id(module))
@@ -422,7 +425,7 @@ class Follower:
         self._guard.excuse(self._optimizers)
         self._guard.listen()
         if not self._session.runs_compiled:  # compiled models must not meet hooks of ours
-            self._guard_hooks = GlobalHooks(self._enter_guarded, self._leave_guarded)
+            self._guard_hooks = RootCalls(self._enter_guarded, self._leave_guarded)
 
     def _end_guarding(self) -> None:
         if self._is_guarding:
@@ -432,34 +435,36 @@ class Follower:
                 self._guard_hooks.remove()
                 self._guard_hooks = None
 
-    @never_compiled  # type: ignore[type-var]
-    def _enter_guarded(self, module: nn.Module, args: Any) -> None:
-        if is_dynamo_compiling() or threading.get_ident() != self._thread:
-            return
-        self._depth += 1
-        if self._depth == 1:
-            self._attempt(self._on_guarded_model, module, args)
-            self._stop_if_bad()
-        elif self._pace is not None:
-            self._pace.hooks_called += 1
+    def _enter_guarded(self, module: nn.Module, args: Any) -> bool:
+        if self._optimizers and torch.is_grad_enabled() and module.training:
+            return False  # what leads to a step shows in it
+        self._attempt(self._on_guarded_model, module, args)
+        self._stop_if_bad()
+        return self._is_idle
 
-    @never_compiled  # type: ignore[type-var]
-    def _leave_guarded(self, module: nn.Module, args: Any, output: Any) -> None:
-        if is_dynamo_compiling() or threading.get_ident() != self._thread or not self._depth:
-            return
-        self._depth -= 1
-        # What leads to a step shows in it.
-        if not self._depth and self._is_idle and not (self._optimizers and torch.is_grad_enabled()):
-            self._attempt(self._look_at_output, module, output)
-            self._stop_if_bad()
+    def _leave_guarded(self, module: nn.Module, output: Any) -> None:
+        self._attempt(self._look_at_output, module, output)
+        self._stop_if_bad()
 
     def _on_guarded_model(self, module: nn.Module, args: Any) -> None:
-        if torch._C._current_autograd_node() is not None:
-            return
-        with self._timed():
-            self._look_at_update()
-            if self._pace is not None and self._pace.call_ends_unit(bool(self._optimizers)):
-                self._on_model(module, args)
+        if torch._C._current_autograd_node() is None:
+            with self._timed():
+                self._look_at_update()
+                if self._ends_unit(module):
+                    self._on_model(module, args)
+
+    def _ends_unit(self, module: nn.Module) -> bool:
+        """A model is called; whether that ends a unit of a program with a budget."""
+        trains = bool(self._optimizers)
+        if self._pace is None or (trains and torch.is_grad_enabled() and getattr(module, "training", False)):
+            return False
+        return self._pace.call_ends_unit(trains)
+
+    def _on_guarded_step(self, optimizer: Optimizer) -> None:
+        self._look_at_step(optimizer)
+        if self._guard_hooks is not None:
+            self._guard_hooks.resume()
+        self._on_step(optimizer)
 
     def _look_at_step(self, optimizer: Optimizer) -> None:
         self._notice(self._guard.after_step(optimizer))

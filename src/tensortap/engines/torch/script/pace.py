@@ -10,9 +10,6 @@ __all__ = ["Pace"]
 _CALLS = 32
 """Calls of models after which a unit ends without a step: an evaluation must not be watched as a whole for a step."""
 
-_HOOK_SECS = 2e-6
-"""What a module costs whose call we hear of."""
-
 
 class Pace:
     """Cuts a program into units, of which each is watched as a whole, or not at all.
@@ -22,9 +19,6 @@ class Pace:
 
     Args:
         budget: a `TimeBudget`.
-
-    Attributes:
-        hooks_called: how many calls of modules inside of models we have heard of in this unit.
 
     >>> from tensortap.debug.time_budget import TimeBudget
     >>> pace = Pace(TimeBudget(1.1))
@@ -41,7 +35,6 @@ class Pace:
         self._own_secs = 0.0
         self._own_since = 0.0
         self._depth = 0
-        self.hooks_called = 0
 
     def __enter__(self) -> None:
         if not self._depth:
@@ -67,7 +60,7 @@ class Pace:
             self._watches = self._budget.wants_next()
             self._begin(now)
         elif stepped or self._is_over:
-            own = self._own_secs + self.hooks_called * _HOOK_SECS
+            own = self._own_secs
             if self._depth:
                 own += now - self._own_since
             self._budget.ran(self._watches, now - self._began, own)
@@ -76,5 +69,5 @@ class Pace:
         return self._watches
 
     def _begin(self, now: float) -> None:
-        self._began, self._own_secs, self._calls, self.hooks_called, self._is_over = now, 0.0, 0, 0, False
+        self._began, self._own_secs, self._calls, self._is_over = now, 0.0, 0, False
         self._own_since = now
