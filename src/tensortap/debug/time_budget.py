@@ -92,6 +92,11 @@ class TimeBudget:
         """What we have cost so far."""
         return max(self._spent, 0.0)
 
+    @property
+    def owes(self) -> bool:
+        """Whether we have taken more time than there was."""
+        return self._earned < 0
+
     def finds(self, step: int, what: str) -> None:
         """Something is bad in a run that is not watched: say what is known, and watch all that follow."""
         if self.bad is None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "LIMIT_VARIABLES", "Budget", "Meter", "process_meter"]
+__all__ = ["DEFAULT_LIMIT_BYTES", "LIMIT_VARIABLES", "Budget", "Meter", "as_budget", "process_meter"]
 
 DEFAULT_LIMIT_BYTES = 100 << 30
 """100 GiB, as the original debugger."""
@@ -31,6 +32,8 @@ class Budget:
         bytes_per_run: of each run; None sets no limit of its own.
         bytes_per_session: of all runs together; None takes TENSORTAP_DISK_BYTES_LIMIT or
             TFDBG_DISK_BYTES_LIMIT from the environment, or 100 GiB.
+        time: time of the program with us over its time without, as in 1.1: so few runs are watched, and the others only
+            guarded. None watches all of them.
 
     >>> Budget(bytes_per_run=10 << 20).bytes_per_session is None
     True
@@ -38,17 +41,40 @@ class Budget:
 
     bytes_per_run: int | None = None
     bytes_per_session: int | None = None
+    time: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("bytes_per_run", "bytes_per_session"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise ValueError(f"{name} must be a positive number of bytes, got {value!r}.")
+        if self.time is not None and not 1 < self.time < float("inf"):
+            raise ValueError(f"A budget of time is a ratio above 1, as in 1.1; got {self.time!r}.")
 
     @property
     def session_limit(self) -> int:
         """The limit in force for all runs together."""
         return self.bytes_per_session or limit_from_environment()
+
+
+_MOST_RATIO = 100
+"""A larger number was not meant as a ratio."""
+
+
+def as_budget(given: Any) -> Budget | None:
+    """A budget as it was given to a hook: whole, or as a number for that of time alone.
+
+    Raises:
+        TypeError: neither.
+
+    >>> as_budget(1.1)
+    Budget(bytes_per_run=None, bytes_per_session=None, time=1.1)
+    """
+    if given is None or isinstance(given, Budget):
+        return given
+    if isinstance(given, float | int) and not isinstance(given, bool) and given < _MOST_RATIO:
+        return Budget(time=given)
+    raise TypeError(f"budget= takes a tensortap Budget(...), or a ratio of time such as 1.1, got {given!r}.")
 
 
 def limit_from_environment() -> int:

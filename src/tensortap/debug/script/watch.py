@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
+from tensortap.debug.dumper import FLUSH_SECS, Dumper
 from tensortap.debug.script.alarm import Alarm, Condition
 from tensortap.debug.script.polite import Politely
 from tensortap.debug.time_budget import TimeBudget
@@ -266,7 +266,7 @@ class _ScriptHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, if it is to be."""
-        self.is_watching = not self._dumper.skips(step_of(run_context.session))
+        self.is_watching = not self._dumper.skips(run_context.session)
         return self._arguments if self.is_watching else None
 
 

@@ -22,6 +22,7 @@ from tensortap.engines.torch import checkpoint, devices
 from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.finite import non_finite_state
+from tensortap.engines.torch.guard import SessionGuard
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.limits import Limits
 from tensortap.engines.torch.memory import readable
@@ -154,6 +155,12 @@ class EngineSession:
         """Put the state of a file in place."""
         self._global_step = checkpoint.load_state(self.program, Path(path))
 
+    def guard(self) -> SessionGuard:
+        """What looks at runs that nobody watches."""
+        guard = SessionGuard(self.program)
+        self._per_thread.guard = guard
+        return guard
+
     def non_finite_state(self) -> Iterable[NonFinite]:
         """Parameters, buffers and optimizer states that hold NaN or infinities."""
         return non_finite_state(self.program)
@@ -246,6 +253,9 @@ class EngineSession:
         metadata: RunMetadata | None,
     ) -> Any:
         """The fetched values of a completed run, in the structure that was asked for."""
+        guard: SessionGuard | None = getattr(self._per_thread, "guard", None)
+        if guard is not None:
+            guard.returned(result)
         request.check_feeds_took_effect(seen, self._graph)
         if metadata is not None:
             metadata.nodes[:] = seen.nodes

@@ -41,7 +41,7 @@ def first_bad(
     if number >= 0:
         found = (tensors[number // 2], bool(number % 2)) if with_gradients else (tensors[number], False)
         if found[1] or found[0] not in excused:
-            return found
+            return _first_bad_singly(tensors, with_gradients, excused, unread) or found
     return _first_bad_singly(tensors, with_gradients, excused, None if number != -1 else unread)
 
 

@@ -47,9 +47,12 @@ class Guard:
 
     def excuse(self, optimizers: Iterable[Optimizer]) -> None:
         """Take parameters that are bad now for meant: they came out of a run that was watched."""
-        parameters = self._parameters(optimizers)
-        bad = [] if first_bad(parameters) is None else [each for each in parameters if is_bad(each)]
-        self._excused = WeakIdKeyDictionary(dict.fromkeys(bad, True))
+        self._excused = WeakIdKeyDictionary()
+        self._excuse(self._parameters(optimizers))
+
+    def excuse_new(self, optimizer: Optimizer) -> None:
+        """The same for those of an optimizer that has just been made."""
+        self._excuse([each for group in optimizer.param_groups for each in group["params"]])
 
     def excuse_output(self, module: nn.Module, output: Any) -> None:
         """The same for what a model returns in a run that is watched."""
@@ -139,6 +142,11 @@ class Guard:
             return
 
     # ---
+
+    def _excuse(self, parameters: list[torch.Tensor]) -> None:
+        if first_bad(parameters) is not None:
+            for each in filter(is_bad, parameters):
+                self._excused[each] = True
 
     def _parameters(self, optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
         """Those of all optimizers and models, each once."""

@@ -102,7 +102,7 @@ class Watch(Protocol):
 
     @property
     def budget(self) -> Any:
-        """Decides which runs are watched (`wants_next`, `ran`, `bad`); None for all of them."""
+        """Decides which runs are watched (`wants_next`, `ran`, `bad`, `owes`); None for all of them."""
 
     def finds_unwatched(self, step: int, what: str) -> None:
         """Hear what is bad in a run that was not watched."""
@@ -230,10 +230,12 @@ class Follower:
             return
         with self._timed():
             self._listen_to(optimizer)
-            learned = self._models.learn_of(optimizer, frame)
             if self._is_idle:
-                self._guard.excuse(self._optimizers)
-            elif self._block is None or learned:
+                self._guard.excuse_new(optimizer)
+                if self._watch.budget.owes:  # a program that makes many is learned when there is time for it
+                    return
+            learned = self._models.learn_of(optimizer, frame)
+            if not self._is_idle and (self._block is None or learned):
                 self._next_run()
 
     @never_compiled  # type: ignore[type-var]
@@ -437,6 +439,9 @@ class Follower:
 
     def _enter_guarded(self, module: nn.Module, args: Any) -> bool:
         if self._optimizers and torch.is_grad_enabled() and module.training:
+            if self._stepped:  # the next phase of a program with several optimizers
+                with self._timed():
+                    self._attempt(self._on_model, module, args)
             return False  # what leads to a step shows in it
         self._attempt(self._on_guarded_model, module, args)
         self._stop_if_bad()
