@@ -391,10 +391,10 @@ def _instead(page: Page, sentence: str, command: str) -> None:
 
 
 def _kept_bytes(root: Path) -> int:
-    """What the runs of all ranks take on the disk."""
-    from tensortap.store.session import list_runs, run_size
+    """What the runs of all ranks take on the disk, and all they share."""
+    from tensortap.store.session import session_size
 
-    return sum(run_size(root / name) for name, _, _ in list_runs(root)[0])
+    return session_size(root)
 
 
 def _count(number: int, noun: str) -> str:

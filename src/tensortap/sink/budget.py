@@ -1,8 +1,8 @@
 """How many bytes of values may be written, per run and per session.
 
 Over the limit, records are dropped and counted with the reason, and training goes on. Bytes are those of the
-values, not of the files. A request of zero bytes always passes; others pass while what is used plus the
-request stays *below* the limit.
+values, and of the graphs as they are stored. A request of zero bytes always passes; others pass while what is used
+plus the request stays *below* the limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "LIMIT_VARIABLES", "Budget", "Meter", "as_budget", "process_meter"]
+__all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "LIMIT_VARIABLES",
+    "Budget",
+    "Meter",
+    "as_budget",
+    "limit_from_environment",
+    "process_meter",
+]
 
 DEFAULT_LIMIT_BYTES = 100 << 30
 """100 GiB, as the original debugger."""
@@ -77,7 +85,7 @@ def as_budget(given: Any) -> Budget | None:
     raise TypeError(f"budget= takes a tensortap Budget(...), or a ratio of time such as 1.1, got {given!r}.")
 
 
-def limit_from_environment() -> int:
+def limit_from_environment(default: int = DEFAULT_LIMIT_BYTES) -> int:
     """The limit that the environment sets, or the default.
 
     Raises:
@@ -89,7 +97,7 @@ def limit_from_environment() -> int:
             if not text.isdecimal() or int(text) <= 0:
                 raise ValueError(f"{variable}={text!r} must be a positive number of bytes.")
             return int(text)
-    return DEFAULT_LIMIT_BYTES
+    return default
 
 
 class Meter:

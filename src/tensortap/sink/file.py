@@ -282,7 +282,7 @@ class FileSink:
         counts = self.counts.as_dict()
         nodes, sources = self._files.described(end.nodes)
         try:
-            writer.finish(nodes, counts, end.error, sources, end.circumstances)
+            writer.finish(nodes, counts, end.error, sources, end.circumstances, self._meter.refusal)
         except Exception as error:
             self._say(error)
             writer.close()

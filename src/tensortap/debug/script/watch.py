@@ -26,6 +26,7 @@ from tensortap.run.args import SessionRunArgs, SessionRunContext
 from tensortap.run.hooks import SessionRunHook
 from tensortap.sink import destinations
 from tensortap.sink.base import Counts, RunEnd, Sink, log
+from tensortap.sink.budget import Budget, limit_from_environment
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
@@ -55,6 +56,7 @@ class ScriptOptions:
         keep: which runs are kept even if all is well: the last ones and, from all of the program, `samples` at ever
             larger distances; or `all`, or `none`.
         memory_bytes: how much memory runs may take that wait to be kept.
+        disk_bytes: how much what is kept may take, graphs included, unless the environment says otherwise.
         condition: what is bad besides NaN and infinities.
         stop: end the program at the first bad value, before it is applied.
         skip_bad: leave out updates with bad gradients, and go on.
@@ -74,6 +76,7 @@ class ScriptOptions:
     last: int = 20
     keep: Literal["samples", "all", "none"] = "samples"
     memory_bytes: int = 256 << 20
+    disk_bytes: int = 1 << 30
     condition: Condition | None = None
     stop: bool = False
     skip_bad: bool = False
@@ -283,6 +286,7 @@ class _ScriptDumper(Dumper):
                 last=options.last,
                 memory_bytes=options.memory_bytes,
             ),
+            budget=Budget(bytes_per_session=limit_from_environment(options.disk_bytes)),
             fsync=options.fsync,
         )
         self._options = options
