@@ -113,14 +113,24 @@ class Meter:
         self.budget = budget or Budget()
         self.limit = self.budget.session_limit
         self.used = 0
+        self.shared = 0
+        """Bytes of graphs, which belong to no run."""
         self._resets = 0
         self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Count from zero again."""
         with self._lock:
-            self.used = 0
+            self.used = self.shared = 0
             self._resets += 1
+
+    def refusal_of_graph(self, nbytes: int) -> str | None:
+        """Why a graph of this size may not be stored; None, and it is counted, if it may."""
+        with self._lock:
+            if self.used + self.shared + nbytes >= self.limit:
+                return OVER_SESSION_BUDGET
+            self.shared += nbytes
+        return None
 
     def start_run(self) -> RunMeter:
         """A meter for the records of one run, that counts for the session too."""
@@ -145,7 +155,7 @@ class RunMeter:
             per_run = session.budget.bytes_per_run
             if per_run is not None and self.used + nbytes >= per_run:
                 return OVER_RUN_BUDGET
-            if session.used + nbytes >= session.limit:
+            if session.used + session.shared + nbytes >= session.limit:
                 return OVER_SESSION_BUDGET
             self._count(nbytes)
         return None
