@@ -248,8 +248,7 @@ class Coverage:
         told = [self._named(each) for each in self.troubled[:_SHOWN]]
         if len(self.troubled) > _SHOWN:
             told.append(f"So it is with {len(self.troubled) - _SHOWN} more ranks.")
-        bad = () if self.unseen_bad is None else (self.unseen_bad.sentence,)
-        return (*bad, *told, *filter(None, (self.missing_sentence, self.unwatched_sentence)))
+        return (*told, *filter(None, (self.missing_sentence, self.unwatched_sentence)))
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -259,8 +258,9 @@ class Coverage:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is worth a word although it is as it should be."""
-        return (*self.waiting, *filter(None, (self.guarded_sentence,)))
+        """What else is worth a word: what is bad although nobody watched, what may yet go on, what was only guarded."""
+        bad = "" if self.unseen_bad is None else self.unseen_bad.sentence
+        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence)))
 
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1

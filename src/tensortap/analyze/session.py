@@ -268,7 +268,10 @@ def _maybe_unseen(first: Finding, coverage: Coverage) -> Finding:
     ):
         return first
     when = f"step {unseen.step}" if unseen.step >= 0 else "a run"
-    told = f"The bad value was made in {when}, which was not watched. {unseen.sentence} The operation is not known."
+    told = (
+        f"The bad value was made in {when}, which was not watched: after it, {unseen.bad} was NaN or infinite. The "
+        "operation that made it so is not known."
+    )
     return replace(
         first,
         origin=Origin(told, is_unseen=True),

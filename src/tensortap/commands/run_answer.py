@@ -378,6 +378,7 @@ def _budget_text(budget: Any) -> str:
     return (
         f"{budget.watched:,} of {_count(runs, 'run')} watched, in the others updates were looked at; took "
         f"{budget.seconds:.1f} s, {budget.cost:.2f} times the program's own time ({budget.ratio:g} was asked for)"
+        + ("" if budget.bad is None else "; all since the bad one were watched")
     )
 
 

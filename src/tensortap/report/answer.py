@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tensortap.analyze.coverage import Guarded
+from tensortap.analyze.coverage import Coverage, Guarded
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.records import Frame
 from tensortap.report.page import Page, Piece
@@ -36,7 +36,7 @@ def answer(report: Report, *, show_contained: bool = False, width: int | None = 
     else:
         _write_finding(page, report.first_bad, len(report.ranks) > 1)
         _others(page, report)
-        for number, sentence in enumerate((*report.coverage.sentences, *report.coverage.remarks)):
+        for number, sentence in enumerate(_besides(report.coverage)):
             page.field("" if number else "besides", sentence, "yellow")
         _next_commands(page, report.first_bad, report.directory, report.is_session)
     if show_contained:
@@ -64,6 +64,10 @@ def answer_of_finding(
     if directory is not None:
         _next_commands(page, finding, Path(directory))
     return page
+
+
+def _besides(coverage: Coverage) -> Iterable[str]:
+    return filter(None, (*coverage.sentences, *coverage.waiting, coverage.guarded_sentence))
 
 
 def _unseen(page: Page, guarded: Guarded) -> None:
