@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def session(root, retention, values, op="DebugIdentity", errors=()):
     """Runs with one value each; the numbers of those that are on disk afterwards."""
     dumper = Dumper(root, retention=retention)
     for number, value in enumerate(values):
-        if not dumper.skips(step=100 + number):
+        if not dumper.skips(SimpleNamespace(global_step=100 + number)):
             url = dumper.prepare(None, None)
             play({"x": value}, watch_all(url, op), error="broken" if number in errors else None)
     dumper.close()

@@ -271,7 +271,7 @@ def test_directories_of_version_1_are_read(tmp_path):
     new = content(tmp_path)
     for index in run_dir.glob("*.index"):
         header = bytearray(index.read_bytes())
-        assert header[8] == 3
+        assert header[8] == 4
         header[8] = 1
         index.write_bytes(header)
     for file in (tmp_path / "tensortap.json", run_dir / "run.json"):

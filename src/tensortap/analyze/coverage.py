@@ -14,7 +14,7 @@ from typing import Any
 
 from tensortap.frameworks import ANY_FRAMEWORK
 
-__all__ = ["COMPLETE", "Coverage", "RankState"]
+__all__ = ["COMPLETE", "Coverage", "Guarded", "RankState"]
 
 _SHOWN = 8
 _ERROR_WIDTH = 120
@@ -118,6 +118,40 @@ class RankState:
 
 
 @dataclass(frozen=True, slots=True)
+class Guarded:
+    """How much a rank watched that had to keep to a budget of time; the other runs were only looked at afterwards.
+
+    Attributes:
+        budget: the ratio that it was to keep to; `cost` is what it came to.
+        watched, guarded: numbers of runs.
+        step: in which something was bad that was not watched, -1 if there is none, or nothing counts steps.
+        bad: what it was, empty if nothing.
+
+    >>> print(Guarded(0, 1.1, 1.08, 40, 960, 512, "model/weight").sentence)
+    Step 512 was not watched, for the sake of a budget of time, and after it model/weight was NaN or infinite.
+    """
+
+    rank: int
+    budget: float
+    cost: float
+    watched: int
+    guarded: int
+    step: int = -1
+    bad: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What was bad in a run that was not watched; empty if nothing was."""
+        if not self.bad:
+            return ""
+        which = f"Step {self.step}" if self.step >= 0 else "A run"
+        return (
+            f"{which} was not watched, for the sake of a budget of time, and after it {self.bad} was NaN or "
+            "infinite."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a job a session has seen.
 
@@ -127,6 +161,7 @@ class Coverage:
         unwatched: how many processes were started by watched ones and not watched.
         trained: how many of them are known to have trained, or to have called a model.
         children: some of them, as numbers of processes.
+        guarded: of each rank that did not watch all of its runs, because of a budget of time.
 
     >>> Coverage().is_complete
     True
@@ -139,6 +174,26 @@ class Coverage:
     unwatched: int = 0
     trained: int = 0
     children: tuple[int, ...] = ()
+    guarded: tuple[Guarded, ...] = ()
+
+    @property
+    def unseen_bad(self) -> Guarded | None:
+        """The first bad value in a run that was not watched."""
+        return min((each for each in self.guarded if each.bad), key=lambda each: each.step, default=None)
+
+    @property
+    def guarded_sentence(self) -> str:
+        """How many runs were watched, if that is not all; empty otherwise."""
+        guarded = sum(each.guarded for each in self.guarded)
+        if not guarded:
+            return ""
+        watched = sum(each.watched for each in self.guarded)
+        cost = max(each.cost for each in self.guarded)
+        return (
+            f"{watched:,} of {watched + guarded:,} runs were watched, to keep to a budget of time "
+            f"({self.guarded[0].budget:g}; it came to {cost:.2f}). In the others only updates were looked at, and what "
+            "models returned without gradients."
+        )
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -165,7 +220,7 @@ class Coverage:
     @property
     def is_complete(self) -> bool:
         """Whether everything was seen, so far, and nothing stands still."""
-        return not (self.missing or self.troubled or self.unwatched)
+        return not (self.missing or self.troubled or self.unwatched or self.unseen_bad)
 
     @property
     def unwatched_sentence(self) -> str:
@@ -203,6 +258,12 @@ class Coverage:
         still = [each for each in self.running if each.still_secs >= _STILL_SECS]
         return tuple(map(self._named, still[:_SHOWN]))
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else is worth a word: what is bad although nobody watched, what may yet go on, what was only guarded."""
+        bad = "" if self.unseen_bad is None else self.unseen_bad.sentence
+        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence)))
+
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1
         return f"{'The program' if alone else f'Rank {state.rank}'} {state.sentence}."
@@ -217,7 +278,8 @@ class Coverage:
             "running": [each.rank for each in self.running],
             "not_watched": list(self.missing),
             "unwatched_children": self.unwatched,
-            "text": [*self.sentences, *self.waiting],
+            "guarded": [{name: getattr(each, name) for name in each.__slots__} for each in self.guarded],
+            "text": [*self.sentences, *self.remarks],
         }
 
 

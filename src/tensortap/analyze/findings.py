@@ -79,11 +79,13 @@ class Origin:
         sentence: what is known, in words.
         run: the earlier run that made it bad, None if it is not known.
         node: what made it bad there.
+        is_unseen: it became bad in a run that was not watched, so that what is told is only where it was seen first.
     """
 
     sentence: str
     run: int | None = None
     node: str | None = None
+    is_unseen: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -238,6 +240,11 @@ class Report:
     is_session: bool = True
     is_known: bool = True
     coverage: Coverage = COMPLETE
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something bad was found, in a run that was watched or in another one."""
+        return self.first_bad is not None or self.coverage.unseen_bad is not None
 
     @property
     def is_healthy(self) -> bool:

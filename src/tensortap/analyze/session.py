@@ -86,6 +86,7 @@ def search_session(
     if first is not None:
         made = None if home is None else _maker_in_earlier_run(first, home, runs)
         first = _maybe_received(made or _told_whole(session, first, home, runs), coverage, home)
+        first = _maybe_unseen(first, coverage)
         reports = [_with_first(report, first) for report in reports]
     counts = session.counts()
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
@@ -256,6 +257,27 @@ def _maybe_received(first: Finding, coverage: Coverage, facts: RunFacts | None) 
     told = "" if first.origin is None else f"{first.origin.sentence} "
     warning = f"{coverage.missing_sentence} What ranks exchange may have come bad from there."
     return replace(first, origin=Origin(f"{told}{warning}"))
+
+
+def _maybe_unseen(first: Finding, coverage: Coverage) -> Finding:
+    """The finding with where it came from, if that was a run before it which nobody watched."""
+    unseen = next((each for each in coverage.guarded if each.bad and each.rank == first.rank), None)
+    if (
+        unseen is None
+        or first.step < unseen.step
+        or (unseen.step < 0 and first.phase in ("forward", "backward"))
+    ):
+        return first
+    when = f"step {unseen.step}" if unseen.step >= 0 else "a run"
+    told = (
+        f"The bad value was made in {when}, which was not watched: after it, {unseen.bad} was NaN or infinite. The "
+        "operation that made it so is not known."
+    )
+    return replace(
+        first,
+        origin=Origin(told, is_unseen=True),
+        cause=replace(first.cause, advice="Run it again without a budget, or watch that step with --steps."),
+    )
 
 
 def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Origin:

@@ -97,7 +97,7 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
             _line(row, len({each.rank for each in rows}) > 1)
         unread = session.not_looked_at()
         said = [f"{not_looked_at(unread)}."] if unread else []
-        say([*coverage.sentences, *coverage.waiting, *said, *session.notices])
+        say([*coverage.sentences, *coverage.remarks, *said, *session.notices])
     return 0
 
 

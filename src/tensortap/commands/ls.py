@@ -115,7 +115,7 @@ def _list_runs(session: SessionDir, options: argparse.Namespace) -> int:
         ],
         right=("run", "task", "step", "tensors", "size", "bad", "meant", "dropped"),
     )
-    say([*coverage.sentences, *session.notices])
+    say([*coverage.sentences, *coverage.remarks, *session.notices])
     return 0
 
 

@@ -79,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
         )
     else:
         _print(found, report, options)
-        say([*coverage.waiting, *session.notices])
-    if report.first_bad is not None:
+        say([*coverage.remarks, *session.notices])
+    if report.is_bad:
         return 1
     return 0 if coverage.is_complete else NOT_ALL_SEEN
 

@@ -232,6 +232,7 @@ def _program(options: argparse.Namespace) -> Program:
 
 def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> ScriptOptions:
     from tensortap.debug.script.watch import ScriptOptions
+    from tensortap.sink.budget import DEFAULT_LIMIT_BYTES
     from tensortap.watch.options import WatchOptions
 
     wants_values = options.values or options.ring is not None
@@ -242,13 +243,13 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
         _anywhere(options.dtype),
         keep_bad=0 if wants_values else BAD_NODES_KEPT,
     )
-    how: dict[str, Any] = {}
+    how: dict[str, Any] = {"disk_bytes": DEFAULT_LIMIT_BYTES} if wants_values else {}
     if options.values:
-        how = {"keep": "all"}
+        how["keep"] = "all"
     elif options.ring is not None:
         from tensortap.debug.script.memory import memory_limit
 
-        how = {"keep": "none", "last": options.ring, "memory_bytes": memory_limit() // 4}
+        how.update(keep="none", last=options.ring, memory_bytes=memory_limit() // 4)
     return ScriptOptions(
         root,
         watch,

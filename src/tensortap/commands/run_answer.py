@@ -341,9 +341,10 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
     found = report.first_bad
     where = shlex.quote(root)
     unwatched = None if watch.budget is None else watch.budget.bad
-    if unwatched is not None:
+    if unwatched is not None and (found is None or found.step >= unwatched[0]):
         step, what = unwatched
-        page.field("health", f"bad since step {step}, which was not watched: {what}", "red")
+        since = f"since step {step}, which" if step >= 0 else "in a run that"
+        page.field("health", f"bad {since} was not watched: {what}", "red")
         commands = [["why", where + question]]
     elif found is None:
         sound = "no bad value" if "--filter" not in question else "no match"
@@ -376,8 +377,11 @@ def _summary(watch: Any, report: Report, root: str, rank: int, question: str) ->
 def _budget_text(budget: Any) -> str:
     """Which runs were watched, and what it cost."""
     runs = budget.watched + budget.left_out
-    text = f"{budget.watched:,} of {_count(runs, 'run')} watched, at {budget.cost:.2f} times the program's own time"
-    return text + "; in the others, gradients and parameters were looked at after each step"
+    return (
+        f"{budget.watched:,} of {_count(runs, 'run')} watched, in the others updates were looked at; took "
+        f"{budget.seconds:.1f} s, {budget.cost:.2f} times the program's own time ({budget.ratio:g} was asked for)"
+        + ("" if budget.bad is None else "; all since the bad one were watched")
+    )
 
 
 def _instead(page: Page, sentence: str, command: str) -> None:
@@ -390,10 +394,10 @@ def _instead(page: Page, sentence: str, command: str) -> None:
 
 
 def _kept_bytes(root: Path) -> int:
-    """What the runs of all ranks take on the disk."""
-    from tensortap.store.session import list_runs, run_size
+    """What the runs of all ranks take on the disk, and all they share."""
+    from tensortap.store.session import session_size
 
-    return sum(run_size(root / name) for name, _, _ in list_runs(root)[0])
+    return session_size(root)
 
 
 def _count(number: int, noun: str) -> str:

@@ -88,6 +88,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         answer(report, show_contained=options.all).show()
         say(report.notices)
-    if report.first_bad is not None:
+    if report.is_bad:
         return 1
     return 0 if report.is_healthy else NOT_ALL_SEEN

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensortap.debug.guarding import Guarding, step_of
 from tensortap.debug.presence import Presence
 from tensortap.debug.root import claim_session_root
-from tensortap.engines.base import engine_session_of
 from tensortap.records import RunInfo
 from tensortap.sink.base import Sink, notices
 from tensortap.sink.budget import Budget, Meter
@@ -26,7 +26,7 @@ from tensortap.store.layout import run_name
 from tensortap.store.session import withdraw_run
 from tensortap.watch.urls import Destination, file_url
 
-__all__ = ["Dumper", "check_limits", "step_of"]
+__all__ = ["Dumper", "check_retention"]
 
 FLUSH_SECS = 60.0
 """How long the end of a session waits for its records; what comes later is still written."""
@@ -34,11 +34,10 @@ FLUSH_SECS = 60.0
 _TEXT_LIMIT = 1 << 16
 
 
-def check_limits(budget: object, retention: object) -> None:
-    """Refuse what is no budget or no retention, before a run could stumble over it."""
-    for name, value, kind in (("budget", budget, Budget), ("retention", retention, Retention)):
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"{name}= takes a tensortap {kind.__name__}(...), got {value!r}.")
+def check_retention(retention: object) -> None:
+    """Refuse what is no retention, before a run could stumble over it."""
+    if retention is not None and not isinstance(retention, Retention):
+        raise TypeError(f"retention= takes a tensortap Retention(...), got {retention!r}.")
 
 
 class Dumper:
@@ -46,7 +45,7 @@ class Dumper:
 
     Args:
         session_root: directory that does not exist or is empty; see `claim_session_root`.
-        budget: how much may be written.
+        budget: how much may be written, and how much time watching may take.
         retention: which runs are kept.
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
         queue: does the writing; that of the process by default.
@@ -68,13 +67,17 @@ class Dumper:
         queue: WriterQueue | None = None,
         fsync: bool = False,
     ) -> None:
-        check_limits(budget, retention)
+        check_retention(retention)
         # Absolute, because the program may change its directory while the writer is busy.
         self.root = Path(os.path.abspath(claim_session_root(session_root)))
         self.presence = Presence(self.root)
         weakref.finalize(self, self.presence.end)  # of a session that nobody closes
         self.retention = retention or Retention()
         self.meter = Meter(budget)
+        self._guarding = (
+            None if budget is None or budget.time is None else Guarding(budget.time, self.presence.tell)
+        )
+        self.presence.budget = lambda: None if self._guarding is None else self._guarding.budget
         self._keeper = Keeper(self.retention)
         self._files = SessionFiles(self.root, fsync=fsync)
         self._max_wait_secs = max_wait_secs
@@ -83,11 +86,14 @@ class Dumper:
         self._lock = threading.Lock()
         self._of_thread = threading.local()
 
-    def skips(self, step: int) -> bool:
-        """Whether retention has no use for the next run; then it is counted as done."""
+    def skips(self, session: Any) -> bool:
+        """Whether retention has no use for the next run of a session, or the budget no time; it is counted as done."""
+        step = step_of(session)
         with self._lock:
-            if self.retention.wants_run(self._runs, step):
-                return False
+            wanted = self.retention.wants_run(self._runs, step)
+        if wanted and (self._guarding is None or self._guarding.begins(session)):
+            return False
+        with self._lock:
             self.presence.begin_run(self._runs, step)
             self._runs += 1
             return True
@@ -146,6 +152,8 @@ class Dumper:
 
         That is so for a run that only read state, and for one that was refused before it began.
         """
+        if self._guarding is not None:
+            self._guarding.ended()
         withdraw: Callable[[], None] = self._of_thread.__dict__.pop("withdraw", lambda: None)
         withdraw()
 
@@ -228,16 +236,6 @@ class Dumper:
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         """The sink of a run, which keeps it as retention says."""
         return open_file() if self.retention.keeps_all else RetainedSink(self._keeper, open_file)
-
-
-def step_of(session: Any) -> int:
-    """The global step of a session, -1 if it keeps none.
-
-    >>> step_of(object())
-    -1
-    """
-    step = getattr(engine_session_of(session), "global_step", None)
-    return step if isinstance(step, int) else -1
 
 
 def _key_text(key: Any) -> str:

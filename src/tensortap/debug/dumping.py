@@ -9,10 +9,10 @@ from typing import Any
 
 from tensortap.debug.actions import OnRunStartAction, OnRunStartRequest, OnRunStartResponse
 from tensortap.debug.base import check_wrappable
-from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
+from tensortap.debug.dumper import FLUSH_SECS, Dumper
 from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, Watch
 from tensortap.engines.options import RunMetadata, RunOptions
-from tensortap.sink.budget import Budget
+from tensortap.sink.budget import Budget, as_budget
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
 from tensortap.sink.retention import Retention
 
@@ -34,7 +34,8 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         thread_name_filter: regular expression for the names of threads whose runs are dumped.
         pass_through_operrors: raise the `OpError` of a run. By default it is captured and *returned*.
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
-        budget: how many bytes may be written, per run and altogether.
+        budget: how many bytes may be written, per run and altogether, and how much time watching may take; a number
+            such as 1.1 stands for the latter alone.
         retention: which runs are kept.
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
         fsync: have every run on the disk itself at its end, so that it outlives a power failure and not only the
@@ -60,7 +61,7 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         pass_through_operrors: bool | None = None,
         log_usage: bool = True,
         *,
-        budget: Budget | None = None,
+        budget: Budget | float | None = None,
         retention: Retention | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
         fsync: bool = False,
@@ -68,7 +69,11 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         check_wrappable(sess)  # before a directory is made for it
         super().__init__(sess, watch_fn, thread_name_filter, pass_through_operrors)
         self._dumper = Dumper(
-            session_root, budget=budget, retention=retention, max_wait_secs=max_wait_secs, fsync=fsync
+            session_root,
+            budget=as_budget(budget),
+            retention=retention,
+            max_wait_secs=max_wait_secs,
+            fsync=fsync,
         )
 
     @property
@@ -86,7 +91,7 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
 
     def on_run_start(self, request: OnRunStartRequest) -> OnRunStartResponse:
         """Dump the run, unless retention has no use for it."""
-        if self._dumper.skips(step_of(self.session)):
+        if self._dumper.skips(self.session):
             return OnRunStartResponse(OnRunStartAction.NON_DEBUG_RUN, [])
         return super().on_run_start(request)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensortap.debug.actions import OnRunStartAction, OnRunStartRequest, OnRunStartResponse
 from tensortap.debug.base import check_wrappable
+from tensortap.debug.guarding import Guarding
 from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, Watch
 from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.sink.stream_options import StreamOptions
@@ -29,6 +30,7 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
         stream: timeouts, pauses, bounds and token.
         send_traceback_and_source_code: also send source lines and files, whenever the graph has grown.
+        budget: as for `GrpcDebugHook`.
 
     Raises:
         MissingExtraError: gRPC is not installed.
@@ -56,11 +58,13 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
         pass_through_operrors: bool | None = None,
         stream: StreamOptions | None = None,
         send_traceback_and_source_code: bool = False,
+        budget: float | None = None,
     ) -> None:
         # Imported here: gRPC is of no use to programs that only dump, and need not be installed.
         from tensortap.debug.streaming import Streamer
 
         check_wrappable(sess)
+        self._guarding = None if budget is None else Guarding(budget)
         self._streamer: Streamer = Streamer(
             grpc_debug_server_addresses, stream, send_traceback_and_source_code
         )
@@ -73,7 +77,7 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
     def on_run_start(self, request: OnRunStartRequest) -> OnRunStartResponse:
         """Stream the run, unless all servers are down."""
         urls = self._streamer.urls_for_run()
-        if not urls:
+        if not urls or (self._guarding is not None and not self._guarding.begins(self.session)):
             return OnRunStartResponse(OnRunStartAction.NON_DEBUG_RUN, [])
         watch = self.watch_options(request.fetches, request.feed_dict)
         return OnRunStartResponse(OnRunStartAction.DEBUG_RUN, urls, watch=watch)
@@ -93,6 +97,8 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
                 fetches, feed_dict, options, run_metadata, callable_runner, callable_runner_args
             )
         finally:
+            if self._guarding is not None:
+                self._guarding.ended()
             self._streamer.send_program(self, fetches, feed_dict)
 
     def flush(self, timeout: float | None = None) -> bool:

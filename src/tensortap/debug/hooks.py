@@ -7,13 +7,14 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper, check_limits, step_of
+from tensortap.debug.dumper import FLUSH_SECS, Dumper, check_retention
+from tensortap.debug.guarding import Guarding
 from tensortap.debug.non_interactive import Watch, watch_fn_of
 from tensortap.debug.threads import ThreadFilter
 from tensortap.engines.options import RunOptions
 from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
 from tensortap.run.hooks import SessionRunHook
-from tensortap.sink.budget import Budget
+from tensortap.sink.budget import Budget, as_budget
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
 from tensortap.sink.retention import Retention
 from tensortap.watch.match import watch_run
@@ -39,7 +40,8 @@ class DumpingDebugHook(SessionRunHook):
             default.
         thread_name_filter: regular expression for the names of threads whose runs are dumped.
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
-        budget: how many bytes may be written, per run and altogether.
+        budget: how many bytes may be written, per run and altogether, and how much time watching may take; a number
+            such as 1.1 stands for the latter alone.
         retention: which runs are kept.
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
         fsync: have every run on the disk itself at its end, so that it outlives a power failure and not only the
@@ -62,16 +64,16 @@ class DumpingDebugHook(SessionRunHook):
         thread_name_filter: str | None = None,
         log_usage: bool = True,
         *,
-        budget: Budget | None = None,
+        budget: Budget | float | None = None,
         retention: Retention | None = None,
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
         fsync: bool = False,
     ) -> None:
-        check_limits(budget, retention)
+        check_retention(retention)
         self._session_root = session_root
         self._watch_fn = watch_fn_of(watch_fn)
         self._thread_filter = ThreadFilter(thread_name_filter)
-        self._budget = budget
+        self._budget = as_budget(budget)
         self._retention = retention
         self._max_wait_secs = max_wait_secs
         self._fsync = fsync
@@ -88,7 +90,7 @@ class DumpingDebugHook(SessionRunHook):
             return None
         dumper, first = self._open()
         dumper.settle()  # the last run, if it was refused before it began
-        if dumper.skips(step_of(run_context.session)):
+        if dumper.skips(run_context.session):
             return None
         fetches, feeds = run_context.original_args.fetches, run_context.original_args.feed_dict
         options = RunOptions()
@@ -152,6 +154,8 @@ class GrpcDebugHook(SessionRunHook):
         log_usage: kept for callers of the original interface; nothing is ever reported anywhere.
         stream: timeouts, pauses, bounds and token.
         send_traceback_and_source_code: also send source lines and files, whenever the graph has grown.
+        budget: time of the program with us over its time without, as in 1.1: so few runs are watched, and the others
+            only guarded. All runs by default.
 
     Raises:
         MissingExtraError: gRPC is not installed.
@@ -176,6 +180,7 @@ class GrpcDebugHook(SessionRunHook):
         *,
         stream: StreamOptions | None = None,
         send_traceback_and_source_code: bool = False,
+        budget: float | None = None,
     ) -> None:
         # Imported here: gRPC is of no use to programs that only dump, and need not be installed.
         from tensortap.debug.streaming import Streamer
@@ -185,13 +190,14 @@ class GrpcDebugHook(SessionRunHook):
         self._streamer: Streamer = Streamer(
             grpc_debug_server_addresses, stream, send_traceback_and_source_code
         )
+        self._guarding = None if budget is None else Guarding(budget)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, unless all servers are down."""
         if not self._thread_filter.matches():
             return None
         urls = self._streamer.urls_for_run()
-        if not urls:
+        if not urls or (self._guarding is not None and not self._guarding.begins(run_context.session)):
             return None
         fetches, feeds = run_context.original_args.fetches, run_context.original_args.feed_dict
         options = RunOptions()
@@ -200,6 +206,8 @@ class GrpcDebugHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Send source lines, if asked to and the graph has grown."""
+        if self._guarding is not None:
+            self._guarding.ended()
         asked = run_context.original_args
         self._streamer.send_program(run_context.session, asked.fetches, asked.feed_dict)
 
@@ -209,7 +217,8 @@ class GrpcDebugHook(SessionRunHook):
 
     def outcomes(self) -> list[str]:
         """What became of the records so far, one sentence for each server."""
-        return self._streamer.outcomes()
+        watched = [] if self._guarding is None else [self._guarding.outcome]
+        return [*self._streamer.outcomes(), *watched]
 
     def end(self, session: Any) -> None:
         """Wait for the records of the session, and say what became of them."""

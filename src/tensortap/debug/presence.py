@@ -22,6 +22,7 @@ from typing import Any
 
 import tensortap
 from tensortap.debug.root import Launch
+from tensortap.debug.time_budget import TimeBudget
 from tensortap.store.processes import ENDED, FAILED, RUNNING, ProcessFacts, ProcessFile, UnwatchedChild
 from tensortap.store.system import machine, status_of
 
@@ -65,6 +66,8 @@ class Presence:
         own = status_of(os.getpid())
         self.world_size = world_size
         self.last_node: Callable[[], str] = lambda: ""
+        self.budget: Callable[[], TimeBudget | None] = lambda: None
+        """What decides which runs are watched, if not all of them are."""
         self._facts = ProcessFacts(
             host=socket.gethostname(),
             machine=machine(),
@@ -94,6 +97,10 @@ class Presence:
     def leaves_unwatched(self, children: Sequence[UnwatchedChild]) -> None:
         """This process has started others that nobody watches."""
         self._unwatched = tuple(children), len(children)
+        self.tell()
+
+    def tell(self) -> None:
+        """Say what is known now, without waiting for the next beat."""
         self._write()
 
     def end(self, error: str | None = None) -> None:
@@ -121,6 +128,20 @@ class Presence:
             )
             beating.start()
             self._beating = beating
+
+    def _told_by_budget(self) -> dict[str, Any]:
+        budget = self.budget()
+        if budget is None:
+            return {}
+        step, what = budget.bad or (-1, "")
+        return {
+            "budget": budget.ratio,
+            "cost": round(budget.cost, 3),
+            "watched": budget.watched,
+            "guarded": budget.left_out,
+            "bad_step": step,
+            "bad": what,
+        }
 
     def _beat(self, over: threading.Event) -> None:
         while not over.wait(self._beat_secs):
@@ -150,6 +171,7 @@ class Presence:
                 node=node or before.node,
                 children=children,
                 unwatched=unwatched,
+                **self._told_by_budget(),
                 **place,
             )
             moved = replace(facts, children=(), unwatched=0) != replace(before, children=(), unwatched=0)

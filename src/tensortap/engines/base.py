@@ -20,12 +20,15 @@ from tensortap.records import Device
 __all__ = [
     "Engine",
     "Follower",
+    "Guard",
+    "GuardedSession",
     "NonFinite",
     "Session",
     "StatefulSession",
     "default_session",
     "engine_session_of",
     "get_default_session",
+    "guard_of",
     "is_session",
     "why_no_session",
 ]
@@ -124,6 +127,38 @@ class StatefulSession(Protocol):
 
     def non_finite_state(self) -> Iterable[NonFinite]:
         """The parts of the state that hold NaN or infinities, which savers ask for before they write."""
+
+
+class Guard(Protocol):
+    """Looks at what runs leave behind that nobody watches, at next to no cost: whether an update was bad."""
+
+    def begin(self) -> None:
+        """A run begins that is not watched. What is bad already is no news; it came out of runs that were."""
+
+    def end(self) -> str | None:
+        """It is over; what is bad in it, in words (`the gradient of model/fc/weight`), None if nothing is."""
+
+
+@runtime_checkable
+class GuardedSession(Protocol):
+    """A session whose runs need not all be watched, because a guard looks at the others: a budget of time needs it."""
+
+    def guard(self) -> Guard:
+        """A guard for runs of this session, one at a time."""
+
+
+def guard_of(session: Any) -> Guard:
+    """The guard of an engine's session.
+
+    Raises:
+        NotImplementedError: the engine has none, so that runs which are not watched would go unseen.
+    """
+    if isinstance(session, GuardedSession):
+        return session.guard()
+    raise NotImplementedError(
+        "A budget of time needs an engine that guards the runs between those that are watched, and the session "
+        f"{type(session).__name__} has no guard(). Watch all runs, or every so many: Retention(every=10)."
+    )
 
 
 class NonFinite(NamedTuple):

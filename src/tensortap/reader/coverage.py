@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensortap.analyze.coverage import Coverage, RankState
+from tensortap.analyze.coverage import Coverage, Guarded, RankState
 from tensortap.analyze.facts import facts_of_dump
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.processes import ENDED, FAILED, ProcessFacts, read_processes
@@ -68,6 +68,11 @@ def coverage_of(
         sum(facts.unwatched for facts in everyone),
         known,
         tuple(children),
+        tuple(
+            Guarded(rank, facts.budget, facts.cost, facts.watched, facts.guarded, facts.bad_step, facts.bad)
+            for rank, facts in sorted(latest.items())
+            if facts.budget
+        ),
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tensortap.analyze.coverage import Coverage, Guarded
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.pill import BAD_COLUMNS, BAD_WORDS
 from tensortap.records import Frame
@@ -29,12 +30,14 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
     """A page for a whole report."""
     page = Page(width)
-    if report.first_bad is None:
+    if report.first_bad is None and report.coverage.unseen_bad is not None:
+        _unseen(page, report.coverage.unseen_bad)
+    elif report.first_bad is None:
         _healthy(page, report)
     else:
         _write_finding(page, report.first_bad, len(report.ranks) > 1)
         _others(page, report)
-        for number, sentence in enumerate(report.coverage.sentences):
+        for number, sentence in enumerate(_besides(report.coverage)):
             page.field("" if number else "besides", sentence, "yellow")
         _next_commands(page, report.first_bad, report.directory, report.is_session)
     if show_contained:
@@ -64,6 +67,19 @@ def answer_of_finding(
     return page
 
 
+def _besides(coverage: Coverage) -> Iterable[str]:
+    return filter(None, (*coverage.sentences, *coverage.waiting, coverage.guarded_sentence))
+
+
+def _unseen(page: Page, guarded: Guarded) -> None:
+    when = f"step {guarded.step}" if guarded.step >= 0 else "a run"
+    page.line(("✗ bad value", "bold red"), f"  in {when}, which was not watched")
+    page.line()
+    page.field("known", guarded.sentence)
+    page.field("", "The operation that made it so is not known.")
+    page.field("try", "Run it again without a budget, or watch that step with --steps.", "green")
+
+
 def _healthy(page: Page, report: Report) -> None:
     where = f"{_many(report.runs, 'run')} of {short_path(str(report.directory))}"
     if report.is_healthy:
@@ -79,7 +95,7 @@ def _healthy(page: Page, report: Report) -> None:
                 f"{not_looked_at(report.unread)}: whether there is a bad value in them is not known.",
                 "yellow",
             )
-    for sentence in report.coverage.waiting:
+    for sentence in report.coverage.remarks:
         page.text(sentence, "dim")
     contained = sum(len(each.contained) for each in report.reports)
     intended = sum(each.intended for each in report.reports)
@@ -99,6 +115,8 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
     if name_rank:
         when += f" on rank {finding.rank}"
     title = "✗ first bad value" if finding.health.is_bad else "✗ first match"
+    if finding.origin is not None and finding.origin.is_unseen:
+        title = "✗ first bad value that was seen"
     page.line((title, "bold red"), f"  {_what(finding)} at {when}")
     page.line()
     page.columns("node", [[(finding.node.name, "bold"), (finding.node.op_type, "cyan")]])

@@ -1,8 +1,8 @@
 """How many bytes of values may be written, per run and per session.
 
 Over the limit, records are dropped and counted with the reason, and training goes on. Bytes are those of the
-values, not of the files. A request of zero bytes always passes; others pass while what is used plus the
-request stays *below* the limit.
+values, and of the graphs as they are stored. A request of zero bytes always passes; others pass while what is used
+plus the request stays *below* the limit.
 """
 
 from __future__ import annotations
@@ -10,8 +10,17 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "LIMIT_VARIABLES", "Budget", "Meter", "process_meter"]
+__all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "LIMIT_VARIABLES",
+    "Budget",
+    "Meter",
+    "as_budget",
+    "limit_from_environment",
+    "process_meter",
+]
 
 DEFAULT_LIMIT_BYTES = 100 << 30
 """100 GiB, as the original debugger."""
@@ -31,6 +40,8 @@ class Budget:
         bytes_per_run: of each run; None sets no limit of its own.
         bytes_per_session: of all runs together; None takes TENSORTAP_DISK_BYTES_LIMIT or
             TFDBG_DISK_BYTES_LIMIT from the environment, or 100 GiB.
+        time: time of the program with us over its time without, as in 1.1: so few runs are watched, and the others only
+            guarded. None watches all of them.
 
     >>> Budget(bytes_per_run=10 << 20).bytes_per_session is None
     True
@@ -38,12 +49,15 @@ class Budget:
 
     bytes_per_run: int | None = None
     bytes_per_session: int | None = None
+    time: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("bytes_per_run", "bytes_per_session"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise ValueError(f"{name} must be a positive number of bytes, got {value!r}.")
+        if self.time is not None and not 1 < self.time < float("inf"):
+            raise ValueError(f"A budget of time is a ratio above 1, as in 1.1; got {self.time!r}.")
 
     @property
     def session_limit(self) -> int:
@@ -51,7 +65,27 @@ class Budget:
         return self.bytes_per_session or limit_from_environment()
 
 
-def limit_from_environment() -> int:
+_MOST_RATIO = 100
+"""A larger number was not meant as a ratio."""
+
+
+def as_budget(given: Any) -> Budget | None:
+    """A budget as it was given to a hook: whole, or as a number for that of time alone.
+
+    Raises:
+        TypeError: neither.
+
+    >>> as_budget(1.1)
+    Budget(bytes_per_run=None, bytes_per_session=None, time=1.1)
+    """
+    if given is None or isinstance(given, Budget):
+        return given
+    if isinstance(given, float | int) and not isinstance(given, bool) and given < _MOST_RATIO:
+        return Budget(time=given)
+    raise TypeError(f"budget= takes a tensortap Budget(...), or a ratio of time such as 1.1, got {given!r}.")
+
+
+def limit_from_environment(default: int = DEFAULT_LIMIT_BYTES) -> int:
     """The limit that the environment sets, or the default.
 
     Raises:
@@ -63,7 +97,7 @@ def limit_from_environment() -> int:
             if not text.isdecimal() or int(text) <= 0:
                 raise ValueError(f"{variable}={text!r} must be a positive number of bytes.")
             return int(text)
-    return DEFAULT_LIMIT_BYTES
+    return default
 
 
 class Meter:
@@ -79,14 +113,24 @@ class Meter:
         self.budget = budget or Budget()
         self.limit = self.budget.session_limit
         self.used = 0
+        self.shared = 0
+        """Bytes of graphs, which belong to no run."""
         self._resets = 0
         self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Count from zero again."""
         with self._lock:
-            self.used = 0
+            self.used = self.shared = 0
             self._resets += 1
+
+    def refusal_of_graph(self, nbytes: int) -> str | None:
+        """Why a graph of this size may not be stored; None, and it is counted, if it may."""
+        with self._lock:
+            if self.used + self.shared + nbytes >= self.limit:
+                return OVER_SESSION_BUDGET
+            self.shared += nbytes
+        return None
 
     def start_run(self) -> RunMeter:
         """A meter for the records of one run, that counts for the session too."""
@@ -111,7 +155,7 @@ class RunMeter:
             per_run = session.budget.bytes_per_run
             if per_run is not None and self.used + nbytes >= per_run:
                 return OVER_RUN_BUDGET
-            if session.used + nbytes >= session.limit:
+            if session.used + session.shared + nbytes >= session.limit:
                 return OVER_SESSION_BUDGET
             self._count(nbytes)
         return None

@@ -247,7 +247,9 @@ class FileSink(ProcessBound):
         counts = self.counts.as_dict()
         nodes, sources = self._files.described(end.nodes)
         try:
-            writer.finish(nodes, counts, end.error, sources, end.circumstances)
+            writer.finish(
+                nodes, counts, end.error, sources, end.circumstances, self._meter.session.refusal_of_graph
+            )
         except Exception as error:
             self._say(error)
             writer.close()

@@ -1,27 +1,40 @@
 """Graphs and source files, stored once per distinct content under the session root.
 
-The name of a stored file is the SHA-256 of its bytes, so every run and every rank that has the same graph
-refers to the same file, writers never disagree about a file, and readers notice when one is damaged.
+The name of a stored file is the SHA-256 of its content, so every run and every rank that has the same graph
+refers to the same file, writers never disagree about a file, and readers notice when one is damaged. Large graphs are
+compressed: thousands of nodes differ by little more than their numbers, and a program that executes another graph in
+every run would otherwise fill the disk with them.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tensortap.records import Node
 from tensortap.store.bounded import MAX_MESSAGE_BYTES, read_bounded
 from tensortap.store.format import DumpFormatError
-from tensortap.store.layout import content_path, write_atomically
+from tensortap.store.layout import compressed_path, content_path, stored_path, write_atomically
 
 __all__ = ["ContentStore"]
 
 MAX_SOURCE_BYTES = 4 << 20
 """A larger file is generated data, not a program that somebody reads."""
+
+
+COMPRESSED_FROM = 256 << 10
+"""Smaller graphs stay as they are, for other programs to read."""
+
+_GZIP = 31  # for zlib: with the header of a gzip file
+_PIECE = 1 << 20
+
+Grant = Callable[[int], str | None]
+"""Asked before so many bytes are written: why they may not be, None if they may."""
 
 
 class ContentStore:
@@ -43,12 +56,21 @@ class ContentStore:
         self._encoders: dict[str, Any] = {}
         self._source_digests: dict[tuple[str, int, int], str] = {}
 
-    def put(self, folder: str, content: bytes) -> str:
-        """Store `content` unless it is there already; its digest."""
+    def put(self, folder: str, content: bytes, grant: Grant = lambda nbytes: None) -> str:
+        """Store `content` unless it is there already; its digest.
+
+        Raises:
+            OSError: it cannot be written, or may not.
+        """
         digest = hashlib.sha256(content).hexdigest()
         if (folder, digest) not in self._known:
-            path = content_path(self._root, folder, digest)
-            if not path.exists():
+            if not stored_path(self._root, folder, digest).exists():
+                path = content_path(self._root, folder, digest)
+                if folder == "graphs" and len(content) >= COMPRESSED_FROM:
+                    path, content = compressed_path(path), gzip.compress(content, 1, mtime=0)
+                refusal = grant(len(content))
+                if refusal is not None:
+                    raise OSError(f"{len(content)} bytes are over the {refusal}")
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, content)
             self._known.add((folder, digest))
@@ -60,25 +82,44 @@ class ContentStore:
         Raises:
             DumpFormatError: the file is missing or its bytes have changed.
         """
-        path = content_path(self._root, folder, digest)
+        path = stored_path(self._root, folder, digest)
+        is_compressed = path != content_path(self._root, folder, digest)
         try:
             # Digested in pieces first: what has grown beyond all measure need not fit into memory to be refused.
+            if path.stat().st_size > MAX_MESSAGE_BYTES:
+                raise DumpFormatError(f"{path}: larger than anything that is stored there.")
             with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size > MAX_MESSAGE_BYTES:
-                    raise DumpFormatError(f"{path}: larger than anything that is stored there.")
-                intact = hashlib.file_digest(file, "sha256").hexdigest() == digest
-            content = read_bounded(path) if intact else b""
+                found = hashlib.sha256()
+                for piece in _pieces(file, is_compressed):
+                    found.update(piece)
+            intact = found.hexdigest() == digest
+            content = b""
+            if intact:
+                stored = read_bounded(path)
+                content = zlib.decompress(stored, _GZIP) if is_compressed else stored
         except OSError as error:
             raise DumpFormatError(f"{path}: cannot be read: {error.strerror}.") from error
+        except zlib.error:
+            intact = False
         if not intact or hashlib.sha256(content).hexdigest() != digest:
             raise DumpFormatError(f"{path}: the content has changed since it was written.")
         return content
 
-    def put_graphs(self, nodes_by_device: Mapping[str, Sequence[Node]]) -> dict[str, str]:
-        """Store the graph of every device; digests by device name."""
-        return {device: self._put_graph(device, nodes) for device, nodes in nodes_by_device.items()}
+    def put_graphs(
+        self, nodes_by_device: Mapping[str, Sequence[Node]], grant: Grant = lambda nbytes: None
+    ) -> dict[str, str]:
+        """Store the graph of every device; digests by device name.
 
-    def _put_graph(self, device: str, nodes: Sequence[Node]) -> str:
+        Args:
+            nodes_by_device: the graphs.
+            grant: asked before anything is written.
+
+        Raises:
+            OSError: one cannot be written, or may not.
+        """
+        return {device: self._put_graph(device, nodes, grant) for device, nodes in nodes_by_device.items()}
+
+    def _put_graph(self, device: str, nodes: Sequence[Node], grant: Grant) -> str:
         from tensortap.wire.graph_def import GraphEncoder
 
         # Most runs of a session execute the same nodes; comparing them is far cheaper than encoding them.
@@ -88,7 +129,8 @@ class ContentStore:
         if last is not None and last[0] == listed:
             return last[1]
         with self._lock:
-            digest = self.put("graphs", self._encoders.setdefault(device, GraphEncoder()).encoded(listed))
+            encoder = self._encoders.setdefault(device, GraphEncoder())
+            digest = self.put("graphs", encoder.encoded(listed), grant)
             self._last_graph[device] = (listed, digest)
         return digest
 
@@ -111,3 +153,17 @@ class ContentStore:
             except PermissionError:
                 continue
         return digests
+
+
+def _pieces(file: BinaryIO, is_compressed: bool) -> Iterator[bytes]:
+    """What a file holds, piece by piece; no more than can be meant."""
+    inflate = zlib.decompressobj(_GZIP)
+    total = 0
+    while piece := file.read(_PIECE):
+        while piece:
+            found = inflate.decompress(piece, _PIECE) if is_compressed else piece
+            piece = inflate.unconsumed_tail if is_compressed else b""
+            total += len(found)
+            if total > MAX_MESSAGE_BYTES:
+                raise DumpFormatError(f"{file.name}: larger than anything that is stored there.")
+            yield found

@@ -42,7 +42,7 @@ __all__ = [
     "scan_entries",
 ]
 
-VERSION = 3
+VERSION = 4
 """Version of the packed layout; readers accept this one and every earlier one."""
 
 ALIGNMENT = 64

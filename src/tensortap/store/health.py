@@ -12,6 +12,7 @@ import sqlite3
 import struct
 import threading
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,15 @@ __all__ = ["HealthHistory", "HealthLog", "Pill", "PillBlock"]
 REGROUP_AFTER = 64
 """Runs that gather before they are regrouped: a compromise between work per run and pages per read."""
 
-_VERSION = 1
+_VERSION = 2
+"""1 had no compressed rows."""
+
+_COMPRESSED_FROM = 64 << 10
+"""Bytes of a run's pills. The lengths tell the two apart: rows as they are have a multiple of that of a row."""
+
+_MOST_ROWS = 1 << 24
+"""Of one run; so many pills are not kept."""
+
 _ROW = np.dtype([("tensor", "<u4"), ("run", "<u4"), ("timestamp", "<i8"), ("pill", "<f8", (PILL_SIZE,))])
 _PACKED_ROW = struct.Struct(f"<IIq{PILL_SIZE}d")
 _SCHEMA = """
@@ -126,7 +135,7 @@ class HealthLog:
                     for key in keys:
                         self._id(db, key)
                     packed = b"".join(self._packed(db, run, pills))
-                    db.execute("INSERT INTO recent VALUES (?, ?)", (run, packed))
+                    db.execute("INSERT INTO recent VALUES (?, ?)", (run, _deflated(packed)))
                     if run % REGROUP_AFTER == 0:
                         self._regroup(db)
             except BaseException:
@@ -207,7 +216,7 @@ class HealthLog:
 
     @staticmethod
     def _regroup(db: sqlite3.Connection) -> None:
-        blobs = [row[0] for row in db.execute("SELECT pills FROM recent ORDER BY run")]
+        blobs = [_inflated(row[0]) for row in db.execute("SELECT pills FROM recent ORDER BY run")]
         rows = np.frombuffer(b"".join(blobs), _ROW)
         rows = rows[np.argsort(rows["tensor"], kind="stable")]
         starts = np.flatnonzero(np.diff(rows["tensor"], prepend=-1)) if len(rows) else np.zeros(0, np.int64)
@@ -287,8 +296,8 @@ class HealthHistory:
         for each in ids:
             blobs += self._rows("SELECT pills FROM grouped WHERE tensor=? ORDER BY first_run", each)
         rows = self._parse(b"".join(row[0] for row in blobs))
-        recent = self._parse(b"".join(row[0] for row in self._rows("SELECT pills FROM recent ORDER BY run")))
-        rows = np.concatenate([rows, recent])
+        recent = [self._parse(row[0]) for row in self._rows("SELECT pills FROM recent ORDER BY run")]
+        rows = np.concatenate([rows, *recent])
         rows = rows[np.isin(rows["tensor"], ids)]
         rows = rows[np.argsort(rows["run"], kind="stable")]
         numbers = np.array(self._rows("SELECT id, run, step FROM runs ORDER BY id"), "<i8").reshape(-1, 3)
@@ -323,12 +332,31 @@ class HealthHistory:
             raise self._damaged(error) from error
 
     def _parse(self, blob: bytes) -> npt.NDArray[Any]:
-        if len(blob) % _ROW.itemsize:
-            raise DumpFormatError(f"{self._path}: the pills of the history are damaged.")
-        return np.frombuffer(blob, _ROW)
+        try:
+            return np.frombuffer(_inflated(blob), _ROW)
+        except (ValueError, zlib.error) as error:
+            raise DumpFormatError(f"{self._path}: the pills of the history are damaged.") from error
 
     def _damaged(self, error: Exception) -> DumpFormatError:
         return DumpFormatError(f"{self._path}: the health history cannot be read: {error}.")
+
+
+def _deflated(rows: bytes) -> bytes:
+    if len(rows) < _COMPRESSED_FROM:
+        return rows
+    packed = zlib.compress(rows, 1)
+    return packed if len(packed) % _ROW.itemsize else packed + b"\0"
+
+
+def _inflated(blob: bytes) -> bytes:
+    """Rows as they were."""
+    if len(blob) % _ROW.itemsize == 0:
+        return blob
+    inflate = zlib.decompressobj()
+    rows = inflate.decompress(blob, _MOST_ROWS * _ROW.itemsize)
+    if not inflate.eof:
+        raise ValueError("not all of it is there, or more than can be meant")
+    return rows
 
 
 def history_dtype() -> np.dtype[Any]:

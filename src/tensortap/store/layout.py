@@ -33,6 +33,7 @@ __all__ = [
     "MARKER",
     "TFDBG_PREFIX",
     "check_marker",
+    "compressed_path",
     "content_path",
     "device_stem",
     "health_path",
@@ -40,6 +41,7 @@ __all__ = [
     "process_folder",
     "run_name",
     "safe_component",
+    "stored_path",
     "write_atomically",
     "write_marker",
 ]
@@ -114,6 +116,18 @@ def content_path(root: Path, folder: str, digest: str) -> Path:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise DumpFormatError(f"{str(digest)[:80]!r} is no SHA-256 of stored content.")
     return root / folder / f"{digest}{_FOLDERS[folder]}"
+
+
+def compressed_path(path: Path) -> Path:
+    """Where content lives that is compressed, instead of this path."""
+    return path.with_name(f"{path.name}.gz")
+
+
+def stored_path(root: Path, folder: str, digest: str) -> Path:
+    """Where content with this SHA-256 lives, as it is or compressed; as it is if it is not there."""
+    path = content_path(root, folder, digest)
+    compressed = compressed_path(path)
+    return compressed if not path.exists() and compressed.exists() else path
 
 
 def health_path(root: Path, task: int) -> Path:

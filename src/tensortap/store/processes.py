@@ -61,6 +61,10 @@ class ProcessFacts:
         call: what is being executed there, if that is not the program's own code.
         children: processes it started that were not watched, the first of them.
         unwatched: how many there are.
+        budget: the ratio of time that it was to keep to, 0 if all runs were watched; `cost` is what it came to.
+        watched, guarded: how many runs were watched, and how many only guarded.
+        bad_step, bad: what was found bad in a run that was only guarded, and in which step; the step is -1 if there are
+            none.
     """
 
     host: str = ""
@@ -84,6 +88,12 @@ class ProcessFacts:
     call: str = ""
     children: tuple[UnwatchedChild, ...] = ()
     unwatched: int = 0
+    budget: float = 0.0
+    cost: float = 0.0
+    watched: int = 0
+    guarded: int = 0
+    bad_step: int = -1
+    bad: str = ""
 
 
 class ProcessFile:

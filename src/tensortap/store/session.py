@@ -14,7 +14,7 @@ from tensortap.store.description import RunDescription, read_description
 from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import DESCRIPTION, check_marker, health_path, parse_run_name
 
-__all__ = ["health_files", "list_runs", "remove_run", "run_size", "withdraw_run"]
+__all__ = ["health_files", "list_runs", "remove_run", "run_size", "session_size", "withdraw_run"]
 
 
 def list_runs(root: Path) -> tuple[list[tuple[str, int, int]], list[str]]:
@@ -62,6 +62,13 @@ def run_size(run_dir: Path) -> int:
             with contextlib.suppress(OSError):
                 size += entry.stat(follow_symlinks=False).st_size
     return size
+
+
+def session_size(root: Path) -> int:
+    """Bytes of all that a session holds: runs, and the graphs, sources and histories that they share."""
+    folders = [root / name for name, _, _ in list_runs(root)[0]]
+    folders += [root / name for name in ("graphs", "sources", "health", "processes")]
+    return sum(map(run_size, folders))
 
 
 def remove_run(run_dir: Path) -> None:

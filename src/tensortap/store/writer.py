@@ -16,7 +16,7 @@ import numpy as np
 
 from tensortap.pill import PILL_SIZE
 from tensortap.records import Circumstances, Node, Record, RecordBatch, RunInfo, tensor_name
-from tensortap.store.content import ContentStore
+from tensortap.store.content import ContentStore, Grant
 from tensortap.store.description import FAILED, FINISHED, RunDescription, write_description
 from tensortap.store.device_files import DeviceFiles
 from tensortap.store.format import DumpFormatError
@@ -26,8 +26,8 @@ from tensortap.store.layout import (
     DESCRIPTION,
     INDEX_SUFFIX,
     MARKER,
-    content_path,
     run_name,
+    stored_path,
     write_marker,
 )
 from tensortap.store.session import remove_run
@@ -194,6 +194,7 @@ class RunWriter:
         error: str | None = None,
         sources: Iterable[str] = (),
         circumstances: Circumstances | None = None,
+        grant: Grant = lambda nbytes: None,
     ) -> None:
         """Complete the run: graphs, source files, health history, and the final description last.
 
@@ -205,6 +206,7 @@ class RunWriter:
             error: what made the run fail, if it did.
             sources: paths of the user's source files.
             circumstances: what the engine knows of the run besides.
+            grant: asked before a graph is written.
         """
         if self._closed:
             return
@@ -212,7 +214,7 @@ class RunWriter:
         notes: list[str] = []
         graphs = self._description.graphs
         try:
-            graphs = self._content.put_graphs(nodes_by_device) or graphs
+            graphs = self._content.put_graphs(nodes_by_device, grant) or graphs
         except OSError as problem:
             notes.append(f"The graphs could not be stored: {problem}.")
         digests = self._description.sources
@@ -252,8 +254,8 @@ class RunWriter:
 
     def _sync_contents(self, graphs: Mapping[str, str], sources: Mapping[str, str]) -> None:
         root = self.path.parent
-        stored = [content_path(root, "graphs", digest) for digest in graphs.values()]
-        stored += [content_path(root, "sources", digest) for digest in sources.values()]
+        stored = [stored_path(root, "graphs", digest) for digest in graphs.values()]
+        stored += [stored_path(root, "sources", digest) for digest in sources.values()]
         records = [path for path in self.path.iterdir() if path.suffix in (DATA_SUFFIX, INDEX_SUFFIX)]
         sync_files([*records, *stored, root / MARKER])
         sync_folders({self.path, root, *(path.parent for path in stored)})

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper, step_of
+from tensortap.debug.dumper import FLUSH_SECS, Dumper
 from tensortap.debug.script.alarm import Alarm, Condition
 from tensortap.debug.script.polite import Politely
-from tensortap.debug.script.time_budget import TimeBudget
+from tensortap.debug.time_budget import TimeBudget
 from tensortap.engines.options import RunOptions
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.run.args import SessionRunArgs, SessionRunContext
 from tensortap.run.hooks import SessionRunHook
 from tensortap.sink.base import Counts, RunEnd, Sink, log
+from tensortap.sink.budget import Budget, limit_from_environment
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
 from tensortap.sink.retention import Keeper, RetainedSink, Retention
@@ -54,6 +55,7 @@ class ScriptOptions:
         keep: which runs are kept even if all is well: the last ones and, from all of the program, `samples` at ever
             larger distances; or `all`, or `none`.
         memory_bytes: how much memory runs may take that wait to be kept.
+        disk_bytes: how much what is kept may take, graphs included, unless the environment says otherwise.
         condition: what is bad besides NaN and infinities.
         stop: end the program at the first bad value, before it is applied.
         skip_bad: leave out updates with bad gradients, and go on.
@@ -73,6 +75,7 @@ class ScriptOptions:
     last: int = 20
     keep: Literal["samples", "all", "none"] = "samples"
     memory_bytes: int = 256 << 20
+    disk_bytes: int = 1 << 30
     condition: Condition | None = None
     stop: bool = False
     skip_bad: bool = False
@@ -164,6 +167,7 @@ class ScriptWatch:
         self.presence.last_node = lambda: self.last_node
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
+        self.presence.budget = lambda: self.budget
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
@@ -190,6 +194,13 @@ class ScriptWatch:
         if settled:
             self._settled = suspected
         return settled
+
+    def finds_unwatched(self, step: int, what: str) -> None:
+        """Something is bad in a run that was not watched; all later ones are."""
+        assert self.budget is not None
+        self.budget.finds(step, what)
+        self.presence.tell()
+        self.found.set()
 
     def leaves_out(self, step: int) -> None:
         """The update of a step is left out."""
@@ -257,7 +268,7 @@ class _ScriptHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, if it is to be."""
-        self.is_watching = not self._dumper.skips(step_of(run_context.session))
+        self.is_watching = not self._dumper.skips(run_context.session)
         return self._arguments if self.is_watching else None
 
 
@@ -274,6 +285,7 @@ class _ScriptDumper(Dumper):
                 last=options.last,
                 memory_bytes=options.memory_bytes,
             ),
+            budget=Budget(bytes_per_session=limit_from_environment(options.disk_bytes)),
             fsync=options.fsync,
         )
         self._options = options

@@ -22,6 +22,7 @@ from tensortap.engines.torch.choice import Interceptors
 from tensortap.engines.torch.feeds import fitting
 from tensortap.engines.torch.finite import non_finite_state
 from tensortap.engines.torch.forgetting import Forgetting
+from tensortap.engines.torch.guard import SessionGuard
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.memory import readable
 from tensortap.engines.torch.names import RunNames
@@ -88,6 +89,19 @@ class TorchSession(EngineSession):
         """Put the state of a file in place."""
         self._global_step = checkpoint.load_state(self.program, Path(path))
 
+    def guard(self) -> SessionGuard:
+        """What looks at runs that nobody watches."""
+        guard = SessionGuard(self.program)
+        self._per_thread.guard = guard
+        return guard
+
+    def finish(self, request: Request, result: Any, seen: observation.Observation, *rest: Any) -> Any:
+        """Show the guard what a run has returned."""
+        guard: SessionGuard | None = getattr(self._per_thread, "guard", None)
+        if guard is not None:
+            guard.returned(result)
+        return super().finish(request, result, seen, *rest)
+
     def non_finite_state(self) -> Iterable[NonFinite]:
         """Parameters, buffers and optimizer states that hold NaN or infinities."""
         return non_finite_state(self.program)
@@ -114,7 +128,7 @@ class TorchSession(EngineSession):
 
     def unobserved(self, options: RunOptions) -> AbstractContextManager[Observation] | None:
         """A compiled program is measured as it is: observing would make it run eagerly."""
-        return _measured_only(options) if self._runs_compiled() else None
+        return _measured_only(options) if self.runs_compiled else None
 
     def after_observing(
         self, plan: observation.RunPlan, seen: observation.Observation, is_only_measured: bool
@@ -188,7 +202,9 @@ class TorchSession(EngineSession):
             self._graph.forget()
             forget_plans()
 
-    def _runs_compiled(self) -> bool:
+    @property
+    def runs_compiled(self) -> bool:
+        """Whether some of the program is compiled, as far as is known."""
         return self._said_compiled or has_compiled_modules(self.program)
 
     def _stays_compiled(self, request: Request, options: RunOptions, watching: Watching | None) -> bool:

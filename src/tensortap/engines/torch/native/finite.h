@@ -7,16 +7,13 @@ namespace tensortap {
 
 template <class Bits>
 __attribute__((optimize("O3"))) bool has_exponent(const void* data, size_t count, Bits exponent) {
-  constexpr size_t kBlock = 1024;  // looked at without a branch
+  constexpr size_t kBlock = 4096;  // looked at without a branch
   const auto* bits = static_cast<const Bits*>(data);
-  size_t done = 0;
-  for (; done + kBlock <= count; done += kBlock) {
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t end = count - begin < kBlock ? count : begin + kBlock;
     Bits found = 0;
-    for (size_t i = 0; i < kBlock; ++i) found |= Bits((bits[done + i] & exponent) == exponent);
+    for (size_t i = begin; i < end; ++i) found |= Bits((bits[i] & exponent) == exponent);
     if (found != 0) return true;
-  }
-  for (; done < count; ++done) {
-    if ((bits[done] & exponent) == exponent) return true;
   }
   return false;
 }
@@ -36,6 +33,17 @@ inline int is_finite(const at::Tensor& tensor) {
     case c10::kHalf: return !has_exponent<uint16_t>(data, count, 0x7c00);
     default: return -1;
   }
+}
+
+// Whether a tensor is not known to have a NaN or an infinity; one that cannot be read goes to `unread` with its number.
+inline bool note_finite(const at::Tensor& tensor, int number, PyObject* unread) {
+  const int finite = is_finite(tensor);
+  if (finite < 0) {
+    PyObject* boxed = PyLong_FromLong(number);
+    PyList_Append(unread, boxed);
+    Py_XDECREF(boxed);
+  }
+  return finite != 0;
 }
 
 }  // namespace tensortap

@@ -61,7 +61,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_set_owner": (None, (_POINTER, _LONG, _INT)),
     "tt_node_changed": (None, (_POINTER, _INT)),
     "tt_flush": (_INT, (_POINTER,)),
-    "tt_first_not_finite": (_INT, (_OBJECT,)),
+    "tt_first_not_finite": (_INT, (_OBJECT, _INT, _OBJECT)),
     "tt_forget_codes": (None, (_POINTER,)),
     "tt_free_rows": (None, (_POINTER,)),
     "tt_free_data": (None, (_POINTER, _LONG)),

@@ -599,7 +599,7 @@ class Observer {
           (has_hooks && hooks_of(tensor) != each.hooks) || !name_again(tensor, each.value)) {
         return false;
       }
-      const at::Tensor& gradient = tensor.grad();
+      const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
       if (gradient.defined() && !name_again(gradient, each.gradient)) return false;
     }
     for (const KnownBuffer& each : known_modules_.buffers) {
@@ -2041,17 +2041,23 @@ EXPORT int tt_flush(Observer* observer) {
   return 1;
 }
 
-// The number of the first tensor in a list that has a NaN or an infinity, -1 if none has; -2 if one cannot be read here.
-EXPORT int tt_first_not_finite(PyObject* tensors) {
+// The number of the first tensor in a list that has a NaN or an infinity, -1 if none has. With gradients, twice that
+// number, plus one if it is the gradient that has. What cannot be read as it lies in memory goes to `unread`, by number.
+EXPORT int tt_first_not_finite(PyObject* tensors, int with_gradients, PyObject* unread) {
   try {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
-      const int finite = is_finite(tensor_of(PyList_GET_ITEM(tensors, i)));
-      if (finite != 1) return finite == 0 ? int(i) : -2;
+      const at::Tensor tensor = tensor_of(PyList_GET_ITEM(tensors, i));
+      const int number = with_gradients ? 2 * int(i) : int(i);
+      if (with_gradients) {
+        const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
+        if (gradient.defined() && !note_finite(gradient, number + 1, unread)) return number + 1;
+      }
+      if (!note_finite(tensor, number, unread)) return number;
     }
-    return -1;
   } catch (const std::exception&) {
     return -2;
   }
+  return -1;
 }
 
 EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }

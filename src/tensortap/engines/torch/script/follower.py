@@ -20,9 +20,9 @@ import logging
 import math
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, Protocol
 
@@ -39,10 +39,12 @@ from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
+from tensortap.engines.torch.guard import Guard
 from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.scopes import announcing
-from tensortap.engines.torch.script import guard
 from tensortap.engines.torch.script.models import Models, variables_of
+from tensortap.engines.torch.script.pace import Pace
+from tensortap.engines.torch.script.root_calls import RootCalls
 from tensortap.engines.torch.script.updates import ask_before_steps, has_bad_gradient
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
@@ -102,7 +104,10 @@ class Watch(Protocol):
 
     @property
     def budget(self) -> Any:
-        """Decides which runs are watched (`wants_next`, `ran`, `bad`); None for all of them."""
+        """Decides which runs are watched (`wants_next`, `ran`, `bad`, `owes`); None for all of them."""
+
+    def finds_unwatched(self, step: int, what: str) -> None:
+        """Hear what is bad in a run that was not watched."""
 
     def forget_preparation(self) -> None:
         """Count runs from the next one on."""
@@ -146,10 +151,11 @@ class Follower:
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
         self._limits = self._session.limits = Limits(outside=_MOST_OUTSIDE)
+        self._pace = None if watch.budget is None else Pace(watch.budget)
         self._is_idle = False  # in a run that is not watched, for the sake of the budget
-        self._was_idle = False
-        self._boundary = 0.0
-        self._own_seconds = 0.0
+        self._guard = Guard(self._models.program)
+        self._guard_hooks: RootCalls | None = None
+        self._is_guarding = False
         self._stops = False
         self._given_up = False
 
@@ -207,11 +213,13 @@ class Follower:
             self._attempt(self._end_preparation)
             self._attempt(self._end_stranded)
         if self._is_here():
+            self._attempt(self._look_at_update)
             self._attempt(self._end_run, error)
             self._attempt(self._monitor.close)
         self._session.release()
         self._given_up = True
         self._unhook_modules()
+        self._end_guarding()
         if self._step_handle is not None:
             self._step_handle.remove()
         for owner, name, ours, theirs in self._replaced:
@@ -223,10 +231,15 @@ class Follower:
     def _on_optimizer(self, optimizer: Optimizer, frame: FrameType) -> None:
         if optimizer in self._optimizers or not self._is_ours():
             return
-        self._listen_to(optimizer)
-        learned = self._models.learn_of(optimizer, frame)
-        if self._block is None or learned:
-            self._next_run()
+        with self._timed():
+            self._listen_to(optimizer)
+            if self._is_idle:
+                self._guard.excuse_new(optimizer)
+                if self._watch.budget.owes:  # a program that makes many is learned when there is time for it
+                    return
+            learned = self._models.learn_of(optimizer, frame)
+            if not self._is_idle and (self._block is None or learned):
+                self._next_run()
 
     @never_compiled  # type: ignore[type-var]
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -253,7 +266,7 @@ class Follower:
         if not is_bad:
             return True
         if self._is_idle:
-            self._attempt(self._look_at, optimizer)
+            self._attempt(self._look_at_step, optimizer)
         if self._watch.options.skip_bad:
             self._watch.leaves_out(self._watch.seen.steps)
             self._attempt(self._on_step, optimizer)
@@ -268,12 +281,8 @@ class Follower:
         if not self._is_here():
             self._watch.seen.elsewhere += generation() == self._generation
             return
-        began = time.perf_counter()
-        if self._is_idle:
-            self._attempt(self._look_at, optimizer)
-        self._own_seconds -= began  # until the run ends in here, or this moment does
-        self._attempt(self._on_step, optimizer)
-        self._own_seconds += time.perf_counter()
+        with self._timed():
+            self._attempt(self._on_guarded_step if self._is_idle else self._on_step, optimizer)
         self._stop_if_bad()
 
     def _on_step(self, optimizer: Optimizer) -> None:
@@ -281,15 +290,20 @@ class Follower:
             self._limits.outside = min(4 * self._limits.outside, MOST_NODES)
         repeated = id(optimizer) in self._stepped
         self._stepped.add(id(optimizer))
-        living = {id(each) for each in self._optimizers}
-        expected = self._expected & living or living
         # Within the backward pass (an optimizer per parameter) the run goes on until a model is called.
-        if (repeated or self._stepped >= expected) and torch._C._current_autograd_node() is None:
+        if (repeated or self._all_stepped()) and torch._C._current_autograd_node() is None:
             self._next_run()
+
+    def _all_stepped(self) -> bool:
+        if self._expected and self._stepped >= self._expected:
+            return True
+        living = {id(each) for each in self._optimizers}
+        return self._stepped >= (self._expected & living or living)
 
     def _on_skipped_step(self, optimizer: Optimizer) -> None:
         if self._is_here():
             self._watch.seen.skipped += 1
+            self._guard.after_skipped_step()
             self._on_step(optimizer)
 
     @never_compiled  # type: ignore[type-var]
@@ -311,6 +325,8 @@ class Follower:
             return
         if threading.get_ident() == self._thread and generation() == self._generation and self._depth:
             self._depth -= 1
+            if self._pace is not None and not self._depth and not torch.is_grad_enabled():
+                self._attempt(self._guard.excuse_output, module, output)
 
     def _on_model(self, module: nn.Module, args: Any) -> None:
         """A module is called from outside all modules, by the program or, recomputing, by the backward pass."""
@@ -324,6 +340,7 @@ class Follower:
         if (
             self._block is None
             or learned
+            or self._ends_unit(module)
             or self._stepped
             or (self._limits.reached and not self._calls)
             or (again and not self._trains)
@@ -379,13 +396,12 @@ class Follower:
 
     def _next_run(self) -> None:
         self._end_preparation()
+        stepped = bool(self._stepped)
         self._end_run(None)
-        if not self._fits_budget():
-            # Nothing of ours is left in the program but the hooks of its optimizers.
-            self._is_idle = True
-            self._unhook_modules()
-            self._session.release()
+        if self._pace is not None and not self._pace.watches_next(stepped):
+            self._begin_guarding()
             return
+        self._end_guarding()
         self._models.refresh()
         block = self._monitor.run()
         block.__enter__()
@@ -400,46 +416,93 @@ class Follower:
     def _goes_around_compiled(self) -> bool:
         return bool(self._optimizers) and _COMPILED in sys.modules
 
-    def _fits_budget(self) -> bool:
-        """Whether the next run is watched; says to the budget what the last one has cost."""
-        budget = self._watch.budget
-        if budget is None:
-            return True
-        now = time.perf_counter()
-        in_step = self._own_seconds < 0
-        if self._boundary:
-            own = self._own_seconds + now if in_step else self._own_seconds
-            budget.ran(not self._was_idle, now - self._boundary, own)
-        self._boundary, self._own_seconds = now, -now if in_step else 0.0
-        wanted: bool = budget.wants_next()
-        return wanted
+    # --- runs that are not watched, for the sake of the budget ---------------------------------------
 
-    def _look_at(self, optimizer: Optimizer) -> None:
-        """See whether a step that is not watched has left everything finite."""
-        found = guard.first_bad(optimizer)
-        if found is None:
+    def _begin_guarding(self) -> None:
+        self._is_idle = True
+        self._depth = 0
+        if self._is_guarding:
             return
-        parameter, in_gradient = found
+        self._is_guarding = True
+        self._unhook_modules()
+        self._session.release()
         self._models.refresh()
-        paths = {id(each): path for path, each in self._models.program.parameters()}
-        name = paths.get(id(parameter), "a parameter")
-        budget, step = self._watch.budget, self._watch.seen.steps
-        budget.bad = step, f"the gradient of {name}" if in_gradient else name
-        self._watch.found.set()
-        log.warning(
-            "Step %d was not watched, for the sake of --budget %g, and after it %s is NaN or infinite. Which operation "
-            "made it so is not known; all runs are watched from now on.",
-            step,
-            budget.ratio,
-            budget.bad[1],
-        )
+        self._guard.excuse(self._optimizers)
+        self._guard.listen()
+        if not self._session.runs_compiled:  # compiled models must not meet hooks of ours
+            self._guard_hooks = RootCalls(self._enter_guarded, self._leave_guarded)
+
+    def _end_guarding(self) -> None:
+        if self._is_guarding:
+            self._is_guarding = False
+            self._guard.stop_listening()
+            if self._guard_hooks is not None:
+                self._guard_hooks.remove()
+                self._guard_hooks = None
+
+    def _enter_guarded(self, module: nn.Module, args: Any) -> bool:
+        if self._optimizers and torch.is_grad_enabled() and module.training:
+            if self._stepped:  # the next phase of a program with several optimizers
+                with self._timed():
+                    self._attempt(self._on_model, module, args)
+            return False  # what leads to a step shows in it
+        self._attempt(self._on_guarded_model, module, args)
+        self._stop_if_bad()
+        return self._is_idle
+
+    def _leave_guarded(self, module: nn.Module, output: Any) -> None:
+        self._attempt(self._look_at_output, module, output)
+        self._stop_if_bad()
+
+    def _on_guarded_model(self, module: nn.Module, args: Any) -> None:
+        if torch._C._current_autograd_node() is None:
+            with self._timed():
+                self._look_at_update()
+                if self._ends_unit(module):
+                    self._on_model(module, args)
+
+    def _ends_unit(self, module: nn.Module) -> bool:
+        """A model is called; whether that ends a unit of a program with a budget."""
+        trains = bool(self._optimizers)
+        if self._pace is None or (trains and torch.is_grad_enabled() and getattr(module, "training", False)):
+            return False
+        return self._pace.call_ends_unit(trains)
+
+    def _on_guarded_step(self, optimizer: Optimizer) -> None:
+        self._look_at_step(optimizer)
+        if self._guard_hooks is not None:
+            self._guard_hooks.resume()
+        self._on_step(optimizer)
+
+    def _look_at_step(self, optimizer: Optimizer) -> None:
+        self._notice(self._guard.after_step(optimizer))
+
+    def _look_at_update(self) -> None:
+        """In a program without an optimizer, it may have updated its models itself."""
+        if self._is_idle and not self._optimizers:
+            self._notice(self._guard.after_backward())
+
+    def _look_at_output(self, module: nn.Module, output: Any) -> None:
+        with self._timed():
+            self._notice(self._guard.output(module, output))
+
+    def _notice(self, bad: str | None) -> None:
+        if bad is not None and self._watch.budget.bad is None:
+            self._watch.finds_unwatched(self._watch.seen.steps if self._optimizers else -1, bad)
+
+    def _timed(self) -> Any:
+        """A block that counts as time of ours."""
+        return nullcontext() if self._pace is None else self._pace
+
+    # --- how runs end ------------------------------------------------------------------------------
 
     def _end_run(self, error: BaseException | None) -> None:
         block, self._block = self._block, None
-        self._was_idle, self._is_idle = self._is_idle, False
-        if block is None and not self._was_idle:
+        was_idle, self._is_idle = self._is_idle, False
+        if block is None and not was_idle:
             return
-        self._session.circumstances = self._circumstances()
+        if block is not None:
+            self._session.circumstances = self._circumstances()
         if self._stepped:
             self._watch.seen.steps += 1
             self._expected = self._stepped
@@ -486,6 +549,7 @@ class Follower:
         except Exception:
             self._given_up = True
             self._unhook_modules()
+            self._end_guarding()
             self._session.release()
             log.warning("Watching has failed; the program goes on without tensortap.", exc_info=True)
 

@@ -6,15 +6,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import Optimizer
 
-from tensortap import pill
-from tensortap.engines.torch.memory import readable
-from tensortap.engines.torch.values import view_of
-from tensortap.ops import kernel
+from tensortap.engines.torch.glance import first_bad
 
-__all__ = ["ask_before_steps", "has_bad_gradient", "is_bad"]
+__all__ = ["ask_before_steps", "has_bad_gradient"]
 
 
 def ask_before_steps(optimizer: Optimizer, may_step: Callable[[Optimizer], bool]) -> None:
@@ -35,15 +31,5 @@ def ask_before_steps(optimizer: Optimizer, may_step: Callable[[Optimizer], bool]
 
 def has_bad_gradient(optimizer: Optimizer) -> bool:
     """Whether a gradient that is about to be applied holds NaN or infinities."""
-    return any(
-        parameter.grad is not None and is_bad(parameter.grad)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    )
-
-
-def is_bad(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds NaN or infinities, as far as it can be read."""
-    if readable(tensor) is None:
-        return False
-    return pill.is_bad(kernel.summary(view_of(tensor)))
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    return first_bad([each.grad for each in parameters if each.grad is not None]) is not None
