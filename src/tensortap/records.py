@@ -396,6 +396,7 @@ class Circumstances:
         trains: whether models were called to be trained; None if it is not known.
         learning_rates: of the optimizers there are, by name.
         counts_steps: whether there is an optimizer, and so a step to count.
+        calls: of several calls without gradients that share the run, when each began, in microseconds.
 
     >>> Circumstances(gone=("log:0",)).as_dict()
     {'gone': ['log:0']}
@@ -410,6 +411,7 @@ class Circumstances:
     trains: bool | None = None
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     counts_steps: bool = True
+    calls: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, without what is not known."""
@@ -418,6 +420,7 @@ class Circumstances:
             "gone": list(self.gone),
             "is_preparation": self.is_preparation,
             "learning_rates": dict(self.learning_rates),
+            "calls": list(self.calls),
         }
         known: dict[str, Any] = {name: value for name, value in facts.items() if value}
         if self.number >= 0:
@@ -441,6 +444,7 @@ class Circumstances:
             None if trains is None else bool(trains),
             {str(name): float(rate) for name, rate in facts.get("learning_rates", {}).items()},
             bool(facts.get("counts_steps", True)),
+            tuple(map(int, facts.get("calls", ()))),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -197,3 +198,30 @@ def test_what_a_tensor_of_another_class_is_known_by_is_asked_in_every_run(follow
             step(model, optimizer)
     assert all("model/average" in run for run in following.runs[:9])
     assert following.runs[8] == following.runs[5] == following.runs[2]
+
+
+def test_a_loop_that_grows_from_run_to_run_is_not_decoded_again(following, monkeypatch, tmp_path):
+    """Its last ops take their inputs from other places in every run, and are else what they were."""
+    built = []
+    build = Decoder.build
+    monkeypatch.setattr(Decoder, "build", lambda self, *call: built.append(len(built)) or build(self, *call))
+    counts = []
+    with following:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        history = [torch.ones(2, 1) for _ in range(12)]
+        for number in range(8):
+            loss = model(torch.ones(2, 3))
+            for _ in range(number):
+                loss = loss.mul(1.0)
+            for each in history:
+                loss = loss.sub(each).neg()
+            loss.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(len(built))
+    # What is new is a product and its gradient, and the first of the differences finds another minuend.
+    assert [after - before for before, after in pairwise(counts[3:])] == [2] * 4
+    dumps = [run.open(validate=False) for run in SessionDir(tmp_path / "dumps")]
+    inputs = [dump.node_inputs("sub")[0] for dump in dumps if "sub" in dump.nodes()]
+    assert inputs == ["model/addmm", "mul", *(f"mul_{number}" for number in range(1, 7))]

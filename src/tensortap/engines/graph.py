@@ -240,12 +240,14 @@ class Graph:
                 known = self._nodes.get(node.name)
                 if known is node:
                     continue
-                if known is not None and len(known.outputs) == len(node.outputs):
+                if known is None or (known.outputs == node.outputs and known.attributes == node.attributes):
+                    pass  # nothing varies
+                elif len(known.outputs) == len(node.outputs):
                     specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, node.outputs, strict=True))
                     node = replace(
                         node, outputs=specs, attributes=merged_attributes(known.attributes, node.attributes)
                     )
-                if node != known:
+                if known is None or node.inputs != known.inputs or node != known:
                     self._nodes[node.name] = node
                     self.version += 1
             self._last_recorded, self._last_version = nodes, self.version

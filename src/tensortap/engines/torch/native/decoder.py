@@ -43,6 +43,7 @@ __all__ = ["Decoder"]
 
 MAX_AGE_SECS = 0.05
 _SLOT_BITS = 20
+_SLOTS = (1 << _SLOT_BITS) - 1
 _PLANS_KEPT = 16  # as many as watch plans
 _ARGUMENTS_OF_NOTHING: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
 
@@ -332,7 +333,7 @@ class Decoder:
         return name
 
     def _tensor_name(self, value: int) -> str:
-        return self._entries[value >> _SLOT_BITS].tensor(value & ((1 << _SLOT_BITS) - 1))
+        return self._entries[value >> _SLOT_BITS].tensor(value & _SLOTS)
 
     def _keep(self, reused: int, node: Node) -> int:
         self._nodes_made += 1
@@ -518,7 +519,7 @@ class Decoder:
         controls: tuple[int, ...],
         outputs: tuple[torch.Tensor, ...],
     ) -> int:
-        """Build the node of a finished call. `known` is a node that differs in its outputs only."""
+        """Build the node of a finished call. `known` is a node that differs in outputs and inputs only."""
         node = self._node(operator, entry, known, forward, inputs, controls, outputs)
         self._entries[entry].node = node
         return self._keep(reused, node)
@@ -539,7 +540,7 @@ class Decoder:
         if known >= 0:
             like = self._nodes[known]
             device = self._device_name(outputs[0].device) if outputs else like.device
-            return replace(like, outputs=specs, device=device)
+            return replace(self._with_inputs(like, inputs, controls), outputs=specs, device=device)
         (args, kwargs), self._call = (
             self._call,
             _ARGUMENTS_OF_NOTHING,
@@ -566,6 +567,39 @@ class Decoder:
             stack=stack,
             forward=None if forward < 0 else self._entries[forward].name,
             is_view=op.is_view,
+        )
+
+    def rewired(
+        self, entry: int, like: int, reused: int, inputs: tuple[int, ...], controls: tuple[int, ...]
+    ) -> int:
+        """Build a node that differs from another of the same name only in where its inputs come from."""
+        node = self._entries[entry].node = self._with_inputs(self._nodes[like], inputs, controls)
+        self._nodes_made += 1
+        if reused < 0:
+            self._nodes.append(node)
+            return len(self._nodes) - 1
+        self._nodes[reused] = node
+        return reused
+
+    def _with_inputs(self, like: Node, inputs: tuple[int, ...], controls: tuple[int, ...]) -> Node:
+        # Not by `replace`, and with few calls: loops that grow make thousands of these in every run.
+        entries = self._entries
+        return Node(
+            like.name,
+            like.op_type,
+            tuple(
+                [
+                    entries[each >> _SLOT_BITS].tensors[0] if not each & _SLOTS else self._tensor_name(each)
+                    for each in inputs
+                ]
+            ),
+            tuple([entries[each].name for each in controls]) if controls else (),
+            like.outputs,
+            like.device,
+            like.attributes,
+            like.stack,
+            like.forward,
+            like.is_view,
         )
 
     def failed(

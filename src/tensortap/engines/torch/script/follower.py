@@ -6,7 +6,8 @@ preparation, which is kept if a bad value is made in it. Any other run ends
 
 - when the optimizers that stepped in the run before have stepped again: normally, with the step of the only one;
 - when a model is called after an optimizer has stepped (the two phases of a GAN are two runs);
-- between calls of one model that train nothing: evaluation, or a program without an optimizer.
+- between calls of one model that train nothing: evaluation, or a program without an optimizer. Small calls without
+  gradients in a program that trains (the steps of a rollout) share a run, which knows when each of them began.
 
 Steps that a gradient scaler leaves out end a run, too. Gradient accumulation stays in one run, as does whatever a
 program does with several models on the way to its step. What goes on for long without a model or a step, such as making
@@ -52,6 +53,11 @@ log = logging.getLogger("tensortap.run")
 
 _CALLS_LIMIT = 1024
 """Calls of models in one run, after which it ends in any case: a loop that trains nothing must not grow forever."""
+
+_SHARED_CALLS = 16
+_SHARED_MODULES = 128
+"""How many calls without gradients share a run, and how many modules they call, those within modules included: what a
+call costs besides its ops is then little, there are few names to learn, and large models are on their own."""
 
 _MOST_OUTSIDE = 2_000
 """Nodes of a run that has called no model: each op costs a name of its own there. A program whose steps are longer
@@ -139,6 +145,8 @@ class Follower:
         self._called: set[int] = set()  # models called in this run
         self._calls = 0
         self._trains = False
+        self._call_times: list[int] = []  # of calls that share this run, in microseconds
+        self._modules = 0  # calls of modules in this run
         self._depth = 0
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -147,6 +155,7 @@ class Follower:
         self._was_idle = False
         self._boundary = 0.0
         self._own_seconds = 0.0
+        self._suspected = 0  # runs that were, when this one began
         self._stops = False
         self._given_up = False
 
@@ -298,6 +307,7 @@ class Follower:
             self._choose_thread(module)
         if threading.get_ident() == self._thread and generation() == self._generation:
             self._depth += 1
+            self._modules += 1
             if self._depth == 1:
                 self._attempt(self._on_model, module, args)
                 self._stop_if_bad()
@@ -318,12 +328,15 @@ class Follower:
         is_training = getattr(module, "training", False)
         trains = torch.is_grad_enabled() and is_training and bool(self._optimizers)
         again = id(module) in self._called
+        shares = not torch.is_grad_enabled() and bool(self._optimizers)
+        repeats = self._calls > len(self._called)
         if (
             self._block is None
             or learned
             or self._stepped
             or (self._limits.reached and not self._calls)
-            or (again and not self._trains)
+            or (again and not self._trains and not (shares and self._may_share()))
+            or (trains and repeats and not self._trains)
             or self._calls >= _CALLS_LIMIT
             or (self._hooks and self._goes_around_compiled())
         ):
@@ -333,10 +346,21 @@ class Follower:
             for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
                 if key not in known and hook != self._enter_module:
                     hook(module, args)
-            self._depth = 1
+            self._depth = self._modules = 1
+        if shares and len(self._call_times) == self._calls:
+            self._call_times.append(time.time_ns() // 1000)
         self._called.add(id(module))
         self._calls += 1
         self._trains = self._trains or trains
+
+    def _may_share(self) -> bool:
+        """Whether a call without gradients may join those that make up the run so far."""
+        return (
+            len(self._call_times) == self._calls < _SHARED_CALLS
+            and self._modules < _SHARED_MODULES
+            and not self._watch.options.stop
+            and self._watch.seen.suspected == self._suspected  # whose answer must not wait
+        )
 
     # --- runs --------------------------------------------------------------------------------------
 
@@ -384,6 +408,7 @@ class Follower:
             self._session.release()
             return
         self._models.refresh()
+        self._suspected = self._watch.seen.suspected
         block = self._monitor.run()
         block.__enter__()
         self._block = block
@@ -441,6 +466,7 @@ class Follower:
             self._watch.seen.steps += 1
             self._expected = self._stepped
         self._stepped, self._called, self._calls, self._trains = set(), set(), 0, False
+        self._call_times, self._modules = [], 0
         if block is None:
             self._session.global_step = self._watch.seen.steps
             return
@@ -463,6 +489,7 @@ class Follower:
             trains=(self._trains or bool(self._stepped)) if self._calls or self._stepped else None,
             learning_rates={name: rate for name, rate in rates.items() if math.isfinite(rate)},
             counts_steps=bool(self._optimizers),
+            calls=tuple(self._call_times) if self._calls > len(self._called) else (),
         )
 
     def _stop_if_bad(self) -> None:
