@@ -3,9 +3,10 @@
     python benchmarks/per_op.py
 
 A step executes some hundred operators on small tensors, one callback of PyTorch's RecordFunction each. The variants
-take turns in one process: nothing; a RecordFunction callback that does nothing, for which PyTorch packs the inputs of every
-operator, which is the least that any observer by RecordFunction costs; names and data flow of every operator; these and
-the health of every output. A run has a fixed cost besides: it is measured by steps of two lengths, and taken out.
+take turns in one process: nothing; a RecordFunction callback that does nothing, for which PyTorch packs the inputs of
+every operator, which is the least that any observer by RecordFunction costs; names and data flow of every operator;
+these and the health of every output. A run has a fixed cost besides: it is measured by steps of two lengths, and taken
+out.
 """
 
 from __future__ import annotations

@@ -197,8 +197,9 @@ def test_a_bad_value_of_calls_that_share_a_run_is_told_with_its_call(followed):
                 (net(torch.ones(5, 3)) * 0 / (number - 3)).mean()
 
     finding = search_session(followed(program).session).first_bad
-    assert finding is not None and finding.node.name == "div_3"
-    assert finding.during == "evaluation: nothing is trained in this run; call 4 of the 6 in it"
+    assert finding is not None
+    assert finding.node.name == "div_3"
+    assert finding.during == "evaluation: nothing is trained in this run; call 4 in it"
 
 
 def test_without_an_optimizer_every_call_of_the_model_is_a_run(followed):

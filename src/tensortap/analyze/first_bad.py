@@ -733,7 +733,7 @@ def _during(facts: RunFacts, timestamp: int) -> str | None:
         return None
     if not known.trains:
         call = bisect_right(known.calls, timestamp)
-        which = f"; call {call} of the {len(known.calls)} in it" if call else ""
+        which = f"; call {call} in it" if call else ""
         return f"evaluation: nothing is trained in this run{which}"
     rates = ", ".join(f"{number_text(rate)} ({name})" for name, rate in known.learning_rates.items())
     return f"training, learning rate {rates}" if rates else "training"

@@ -8,6 +8,7 @@ says; the engine still records what the program executes.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ __all__ = [
 
 GLOBAL_STEP = "global_step:0"
 """What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
+
+_RUNS_REMEMBERED = 8
+"""Programs go through a few kinds of runs in turn, such as rollouts and updates."""
 
 
 class GraphKeys:
@@ -86,9 +90,9 @@ class Graph:
         self._finalized = False
         self._lock = threading.RLock()
         self.version = 0
-        self._last_recorded: list[Node] = []
-        self._last_settled: list[Node] = []
+        self._last_recorded: deque[tuple[list[Node], list[Node]]] = deque(maxlen=_RUNS_REMEMBERED)
         self._last_version = -1
+        self._taken_in: dict[int, tuple[Node, Node]] = {}  # by identity: a node, and how it is known since
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -232,14 +236,16 @@ class Graph:
         """
         with self._lock:
             nodes = list(nodes)
-            if (
-                nodes == self._last_recorded and self.version == self._last_version
-            ):  # the same objects, mostly
+            if self._recorded(nodes) is not None:
                 return
             for node in nodes:
                 known = self._nodes.get(node.name)
                 if known is node:
                     continue
+                taken_in = self._taken_in.get(id(node))
+                if taken_in is not None and taken_in[1] is known:
+                    continue
+                newest = node
                 if known is None or (known.outputs == node.outputs and known.attributes == node.attributes):
                     pass  # nothing varies
                 elif len(known.outputs) == len(node.outputs):
@@ -250,8 +256,21 @@ class Graph:
                 if known is None or node.inputs != known.inputs or node != known:
                     self._nodes[node.name] = node
                     self.version += 1
-            self._last_recorded, self._last_version = nodes, self.version
-            self._last_settled = [self._nodes[node.name] for node in nodes]
+                if len(self._taken_in) > 2 * len(self._nodes) + 1000:
+                    self._taken_in.clear()
+                self._taken_in[id(newest)] = (newest, self._nodes[node.name])
+            if self.version != self._last_version:
+                self._last_version = self.version
+                self._last_recorded.clear()
+            self._last_recorded.append((nodes, [self._nodes[node.name] for node in nodes]))
+
+    def _recorded(self, nodes: list[Node]) -> list[Node] | None:
+        """How this graph knows nodes that were recorded lately, the same objects mostly; None for others."""
+        if self.version == self._last_version:
+            for recorded, settled in self._last_recorded:
+                if len(recorded) == len(nodes) and recorded == nodes:
+                    return settled
+        return None
 
     def record_results(self, keys: Iterable[str]) -> None:
         """Take in keys of what a step returned: they name values too, for hooks of later sessions as well."""
@@ -279,8 +298,9 @@ class Graph:
         """
         with self._lock:
             nodes = list(nodes)
-            if nodes == self._last_recorded and self.version == self._last_version:
-                return self._last_settled
+            settled = self._recorded(nodes)
+            if settled is not None:
+                return settled
             return [self._nodes.get(node.name, node) for node in nodes]
 
     # --- finalisation and collections --------------------------------------------------------------

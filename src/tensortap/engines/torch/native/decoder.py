@@ -44,6 +44,7 @@ __all__ = ["Decoder"]
 MAX_AGE_SECS = 0.05
 _SLOT_BITS = 20
 _SLOTS = (1 << _SLOT_BITS) - 1
+_RUNS_REMEMBERED = 8  # that a program goes through in turn, such as rollouts and updates
 _PLANS_KEPT = 16  # as many as watch plans
 _ARGUMENTS_OF_NOTHING: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
 
@@ -117,7 +118,8 @@ class Decoder:
         self._entries: list[Entry] = []
         self._nodes: list[Node] = []
         self._nodes_made = 0
-        self._last_executed: tuple[bytes, int, list[Node]] = (b"", 0, [])
+        self._executed_lately: dict[bytes, list[Node]] = {}
+        self._executed_made = 0  # of how many nodes it knows
         self._source_entries: dict[str, int] = {}
         self._source_nodes: dict[str, int] = {}
         self._values: dict[str, int] = {}
@@ -240,10 +242,13 @@ class Decoder:
         if not count:
             return []
         numbers = ctypes.string_at(self.library.tt_nodes(self.handle), 4 * count)
-        known, made, nodes = self._last_executed
-        if numbers != known or made != self._nodes_made:
+        if self._executed_made != self._nodes_made or len(self._executed_lately) > _RUNS_REMEMBERED:
+            self._executed_made = self._nodes_made
+            self._executed_lately.clear()
+        nodes = self._executed_lately.get(numbers)
+        if nodes is None:
             nodes = [self._nodes[number] for number in memoryview(numbers).cast("i")]
-            self._last_executed = (numbers, self._nodes_made, nodes)
+            self._executed_lately[numbers] = nodes
         return nodes
 
     def plan_for(self, plan: RunPlan) -> NativePlan:

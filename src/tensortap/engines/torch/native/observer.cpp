@@ -512,7 +512,7 @@ class Observer {
     }
     if (recomputed) {
       where = int32_t(Object(PyObject_CallMethod(decoder_, "recomputed_scope", "i", where)).number());
-    } else if (modules.empty()) {
+    } else if (modules.empty() && has_unnamed(arguments)) {
       Object(PyObject_CallMethod(decoder_, "enter_root", "iOO", where, module, arguments));
     }
     modules.push_back({where, recomputed});
@@ -758,6 +758,20 @@ class Observer {
     if (run.unrecorded++ > 0) return;
     WithPython python;
     Object(PyObject_CallMethod(decoder_, "limit_reached", nullptr));
+  }
+
+  // Whether one of the tensors that a module is given may have no name yet.
+  bool has_unnamed(PyObject* arguments) {
+    if (!PyTuple_Check(arguments)) return true;
+    WithPython python;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
+      PyObject* argument = PyTuple_GET_ITEM(arguments, i);
+      if (!is_tensor(argument)) continue;
+      if (!is_ordinary_tensor(argument)) return true;
+      const at::Tensor tensor = tensor_of(argument);
+      if (is_wrapper(tensor) || find(tensor) == kNoValue) return true;
+    }
+    return false;
   }
 
   // ---- tensors that were there in the run before ----

@@ -301,16 +301,21 @@ class Follower:
     @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         # What dynamo asks is a constant to it, and it makes nothing of this hook then.
-        if is_dynamo_compiling() or is_being_traced():
+        if is_dynamo_compiling():
+            return
+        if self._depth and threading.get_ident() == self._thread and generation() == self._generation:
+            self._depth += 1
+            self._modules += 1
+            return
+        if is_being_traced():
             return
         if self._thread is None:
             self._choose_thread(module)
         if threading.get_ident() == self._thread and generation() == self._generation:
-            self._depth += 1
+            self._depth = 1
             self._modules += 1
-            if self._depth == 1:
-                self._attempt(self._on_model, module, args)
-                self._stop_if_bad()
+            self._attempt(self._on_model, module, args)
+            self._stop_if_bad()
 
     @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -326,9 +331,10 @@ class Follower:
         learned = self._models.learn(module, sys._getframe(1))
         # A frozen script has no mode.
         is_training = getattr(module, "training", False)
-        trains = torch.is_grad_enabled() and is_training and bool(self._optimizers)
+        has_gradients, has_optimizers = torch.is_grad_enabled(), bool(self._optimizers)
+        trains = has_gradients and is_training and has_optimizers
         again = id(module) in self._called
-        shares = not torch.is_grad_enabled() and bool(self._optimizers)
+        shares = not has_gradients and has_optimizers
         repeats = self._calls > len(self._called)
         if (
             self._block is None
@@ -547,9 +553,14 @@ def _is_loading_data(frame: FrameType | None) -> bool:
         if frame is None:
             return False
         code = frame.f_code
-        if code.co_filename.endswith(_FETCHES_DATA):
+        if _fetches_data(code.co_filename):
             return True
         if code.co_name == "__getitem__" and isinstance(variables_of(frame).get("self"), Dataset):
             return True
         frame = frame.f_back
     return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _fetches_data(file: str) -> bool:
+    return file.endswith(_FETCHES_DATA)
