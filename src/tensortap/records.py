@@ -415,6 +415,7 @@ class Circumstances:
         learning_rates: of the optimizers there are, by name.
         counts_steps: whether there is an optimizer, and so a step to count.
         engine: whose names the operations of the graph have, such as `torch`; empty if it is not known.
+        calls: of several calls without gradients that share the run, when each began, in microseconds.
 
     >>> Circumstances(gone=("log:0",)).as_dict()
     {'gone': ['log:0']}
@@ -430,6 +431,7 @@ class Circumstances:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     counts_steps: bool = True
     engine: str = ""
+    calls: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, without what is not known."""
@@ -439,6 +441,7 @@ class Circumstances:
             "is_preparation": self.is_preparation,
             "learning_rates": dict(self.learning_rates),
             "engine": self.engine,
+            "calls": list(self.calls),
         }
         known: dict[str, Any] = {name: value for name, value in facts.items() if value}
         if self.number >= 0:
@@ -463,6 +466,7 @@ class Circumstances:
             {str(name): float(rate) for name, rate in facts.get("learning_rates", {}).items()},
             bool(facts.get("counts_steps", True)),
             str(facts.get("engine", "")),
+            tuple(map(int, facts.get("calls", ()))),
         )
 
 

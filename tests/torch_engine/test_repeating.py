@@ -6,6 +6,7 @@ import ctypes
 import gc
 import sys
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -315,3 +316,30 @@ def test_memory_that_comes_back_is_looked_at_by_who_computes_with_it(following):
     for run in following.health[2:4]:
         assert run["view/const"][7] == 6
         assert run["clamp"][7] == 0
+
+
+def test_a_loop_that_grows_from_run_to_run_is_not_decoded_again(following, monkeypatch, tmp_path):
+    """Its last ops take their inputs from other places in every run, and are else what they were."""
+    built = []
+    build = Decoder.build
+    monkeypatch.setattr(Decoder, "build", lambda self, *call: built.append(len(built)) or build(self, *call))
+    counts = []
+    with following:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        history = [torch.ones(2, 1) for _ in range(12)]
+        for number in range(8):
+            loss = model(torch.ones(2, 3))
+            for _ in range(number):
+                loss = loss.mul(1.0)
+            for each in history:
+                loss = loss.sub(each).neg()
+            loss.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(len(built))
+    # What is new is a product and its gradient, and the first of the differences finds another minuend.
+    assert [after - before for before, after in pairwise(counts[3:])] == [2] * 4
+    dumps = [run.open(validate=False) for run in SessionDir(tmp_path / "dumps")]
+    inputs = [dump.node_inputs("sub")[0] for dump in dumps if "sub" in dump.nodes()]
+    assert inputs == ["model/addmm", "mul", *(f"mul_{number}" for number in range(1, 7))]

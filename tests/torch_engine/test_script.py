@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from tensortap.analyze.session import search_session
 from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
 from tensortap.engines.observe.limits import Limits
 from tensortap.engines.torch.script import follow
@@ -134,13 +135,71 @@ def test_evaluation_between_steps_is_cut_into_its_calls_and_counts_no_steps(foll
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(2):
             linear_step(net, optimizer)
-            with torch.no_grad():
-                for _ in range(3):
-                    net(torch.ones(5, 3))
+            net.eval()
+            for _ in range(3):
+                net(torch.ones(5, 3))
+            net.train()
 
     runs = followed(program)
     assert runs.counts("net/addmm") == [1] * 8
     assert runs.steps == [0, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_small_calls_without_gradients_share_runs_of_a_few(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            linear_step(net, optimizer)
+            with torch.no_grad():
+                for _ in range(20):
+                    net(torch.ones(5, 3))
+
+    runs = followed(program)
+    assert runs.counts("net/addmm") == [1, 16, 4, 1, 16, 4]
+    assert runs.steps == [0, 1, 1, 1, 2, 2]
+
+
+def test_large_models_have_a_run_for_each_call_without_gradients(followed):
+    def program():
+        net = nn.Sequential(*(nn.Linear(3, 3) for _ in range(130)))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        linear_step(net, optimizer)
+        with torch.no_grad():
+            for _ in range(3):
+                net(torch.ones(5, 3))
+
+    assert followed(program).counts("net/0/addmm") == [1, 1, 1, 1]
+
+
+def test_what_is_evaluated_with_another_model_does_not_grow_into_the_step_that_follows(followed):
+    def program():
+        net, average = nn.Linear(3, 1), nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            with torch.no_grad():
+                for _ in range(3):
+                    average(torch.ones(5, 3))
+            linear_step(net, optimizer)
+
+    runs = followed(program)
+    assert runs.counts("average/addmm")[-4:] == [3, 0, 3, 0]
+    assert runs.counts("net/addmm")[-4:] == [0, 1, 0, 1]
+
+
+def test_a_bad_value_of_calls_that_share_a_run_is_told_with_its_call(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        linear_step(net, optimizer)
+        with torch.no_grad():
+            for number in range(6):
+                (net(torch.ones(5, 3)) * 0 / (number - 3)).mean()
+
+    finding = search_session(followed(program).session).first_bad
+    assert finding is not None
+    assert finding.node.name == "div_3"
+    assert finding.during == "evaluation: nothing is trained in this run; call 4 in it"
 
 
 def test_without_an_optimizer_every_call_of_the_model_is_a_run(followed):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -709,19 +710,21 @@ def _finding(judged: _Judged, tensor: str, consequences: Iterable[str] = ()) -> 
         propagators=spread,
         reached=_reached(judged, (tensor, *spread)),
         is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
-        during=_during(facts),
+        during=_during(facts, facts.times.get(tensor, 0)),
     )
 
 
-def _during(facts: RunFacts) -> str | None:
-    """What the program was doing in this run, in words."""
+def _during(facts: RunFacts, timestamp: int) -> str | None:
+    """What the program was doing in this run at some time, in words."""
     known = facts.circumstances
     if known.is_preparation:
         return "preparation, before the first step"
     if known.trains is None:
         return None
     if not known.trains:
-        return "evaluation: nothing is trained in this run"
+        call = bisect_right(known.calls, timestamp)
+        which = f"; call {call} in it" if call else ""
+        return f"evaluation: nothing is trained in this run{which}"
     rates = ", ".join(f"{number_text(rate)} ({name})" for name, rate in known.learning_rates.items())
     return f"training, learning rate {rates}" if rates else "training"
 

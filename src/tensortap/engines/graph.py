@@ -8,6 +8,7 @@ says; the engine still records what the program executes.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ __all__ = [
 
 GLOBAL_STEP = "global_step:0"
 """What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
+
+_RUNS_REMEMBERED = 8
+"""Programs go through a few kinds of runs in turn, such as rollouts and updates."""
 
 
 class GraphKeys:
@@ -86,12 +90,10 @@ class Graph:
         self._finalized = False
         self._lock = threading.RLock()
         self.version = 0
-        self._last_recorded: list[Node] = []
-        self._last_settled: list[Node] = []
+        self._last_recorded: deque[tuple[list[Node], list[Node]]] = deque(maxlen=_RUNS_REMEMBERED)
         self._last_version = -1
-        self._settled: dict[
-            int, tuple[Node, Node]
-        ] = {}  # by identity: a recorded node, and what became of it
+        self._settled: dict[int, tuple[Node, Node]] = {}
+        """By identity: a recorded node, and what became of it."""
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -235,9 +237,7 @@ class Graph:
         """
         with self._lock:
             nodes = list(nodes)
-            if (
-                nodes == self._last_recorded and self.version == self._last_version
-            ):  # the same objects, mostly
+            if self._recorded(nodes) is not None:
                 return
             for node in nodes:
                 known = self._nodes.get(node.name)
@@ -247,8 +247,18 @@ class Graph:
                 if settled is not known:
                     self._nodes[node.name] = settled
                     self.version += 1
-            self._last_recorded, self._last_version = nodes, self.version
-            self._last_settled = [self._nodes[node.name] for node in nodes]
+            if self.version != self._last_version:
+                self._last_version = self.version
+                self._last_recorded.clear()
+            self._last_recorded.append((nodes, [self._nodes[node.name] for node in nodes]))
+
+    def _recorded(self, nodes: list[Node]) -> list[Node] | None:
+        """How this graph knows nodes that were recorded lately, the same objects mostly; None for others."""
+        if self.version == self._last_version:
+            for recorded, settled in self._last_recorded:
+                if len(recorded) == len(nodes) and recorded == nodes:
+                    return settled
+        return None
 
     def _settle(self, node: Node, known: Node | None) -> Node:
         """A node without what varies, as far as the graph has seen. Nodes that come in turns are worked out once."""
@@ -275,7 +285,7 @@ class Graph:
             self._nodes = {} if step is None else {step.name: step}
             self._nodes.update((name, derived.node) for name, derived in self._derived.items())
             self._settled.clear()
-            self._last_recorded, self._last_settled, self._last_version = [], [], -1
+            self._last_recorded.clear()
             self.version += 1
 
     def record_results(self, keys: Iterable[str]) -> None:
@@ -304,8 +314,9 @@ class Graph:
         """
         with self._lock:
             nodes = list(nodes)
-            if nodes == self._last_recorded and self.version == self._last_version:
-                return self._last_settled
+            settled = self._recorded(nodes)
+            if settled is not None:
+                return settled
             return [self._nodes.get(node.name, node) for node in nodes]
 
     # --- finalisation and collections --------------------------------------------------------------

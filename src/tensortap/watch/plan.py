@@ -165,11 +165,13 @@ class WatchPlan:
             return []
         if self._of_everything is not None and any(map(is_new_value, nodes)):
             return []
-        outputs = {node.name: len(node.outputs) for node in nodes}
         sentences = []
+        outputs: dict[str, int] = {}
         for watch, names in zip(self._watches, self._names_matched, strict=True):
-            if watch.is_listed or not outputs or not names.isdisjoint(outputs):
+            # Most match what comes first.
+            if watch.is_listed or not nodes or not names.isdisjoint(node.name for node in nodes):
                 continue
+            outputs = outputs or {node.name: len(node.outputs) for node in nodes}
             if watch.node_name in outputs:
                 count = outputs[watch.node_name]
                 sentences.append(f"{watch}: the node has {count} output{'s' * (count != 1)}.")

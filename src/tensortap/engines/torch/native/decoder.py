@@ -45,6 +45,7 @@ __all__ = ["Decoder"]
 
 MAX_AGE_SECS = 0.05
 _SLOT_BITS = 20
+_RUNS_REMEMBERED = 8  # that a program goes through in turn, such as rollouts and updates
 _PLANS_KEPT = 16  # as many as watch plans
 _OUTSIDE_OF_MODULES = Position("forward")
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
@@ -122,7 +123,8 @@ class Decoder:
         self._entries: list[Entry] = []
         self._nodes: list[Node] = []
         self._nodes_made = 0
-        self._last_executed: tuple[bytes, int, list[Node]] = (b"", 0, [])
+        self._executed_lately: dict[bytes, list[Node]] = {}
+        self._executed_made = 0  # of how many nodes it knows
         self._source_entries: dict[str, int] = {}
         self._source_nodes: dict[str, int] = {}
         self._values: dict[str, int] = {}
@@ -260,10 +262,13 @@ class Decoder:
         if not count:
             return []
         numbers = ctypes.string_at(self.library.tt_nodes(self.handle), 4 * count)
-        known, made, nodes = self._last_executed
-        if numbers != known or made != self._nodes_made:
+        if self._executed_made != self._nodes_made or len(self._executed_lately) > _RUNS_REMEMBERED:
+            self._executed_made = self._nodes_made
+            self._executed_lately.clear()
+        nodes = self._executed_lately.get(numbers)
+        if nodes is None:
             nodes = [self._nodes[number] for number in memoryview(numbers).cast("i")]
-            self._last_executed = (numbers, self._nodes_made, nodes)
+            self._executed_lately[numbers] = nodes
         return nodes
 
     def plan_for(self, plan: RunPlan) -> NativePlan:
@@ -559,7 +564,7 @@ class Decoder:
         controls: tuple[int, ...],
         outputs: tuple[torch.Tensor, ...],
     ) -> int:
-        """Build the node of a finished call. `known` is a node that differs in its outputs only."""
+        """Build the node of a finished call. `known` is a node that differs in outputs and inputs only."""
         node = self._node(operator, entry, known, forward, inputs, controls, outputs)
         self._entries[entry].node = node
         return self._keep(reused, node)
@@ -580,7 +585,7 @@ class Decoder:
         if known >= 0:
             like = self._nodes[known]
             where = self._device_name(outputs[0].device) if outputs else like.device
-            return replace(like, outputs=specs, device=where)
+            return replace(self._with_inputs(like, inputs, controls), outputs=specs, device=where)
         device = outputs[0].device if outputs else self._first_device
         entries = self._entries
         forward_node = entries[forward].node if forward >= 0 else None
@@ -602,6 +607,42 @@ class Decoder:
             phase,
             module,
             op.writes_into(self._written_places, outputs),
+        )
+
+    def rewired(
+        self, entry: int, like: int, reused: int, inputs: tuple[int, ...], controls: tuple[int, ...]
+    ) -> int:
+        """Build a node that differs from another of the same name only in where its inputs come from."""
+        node = self._entries[entry].node = self._with_inputs(self._nodes[like], inputs, controls)
+        self._nodes_made += 1
+        if reused < 0:
+            self._nodes.append(node)
+            return len(self._nodes) - 1
+        self._nodes[reused] = node
+        return reused
+
+    def _with_inputs(self, like: Node, inputs: tuple[int, ...], controls: tuple[int, ...]) -> Node:
+        # Not by `replace`, and with few calls: loops that grow make thousands of these in every run.
+        entries = self._entries
+        return Node(
+            like.name,
+            like.op_type,
+            tuple(
+                [
+                    self._tensor_name(each) if each & _SLOT_MASK else entries[each >> _SLOT_BITS].tensor_0
+                    for each in inputs
+                ]
+            ),
+            tuple([entries[each].name for each in controls]) if controls else (),
+            like.outputs,
+            like.device,
+            like.attributes,
+            like.stack,
+            like.forward,
+            like.is_view,
+            like.phase,
+            like.module,
+            like.writes,
         )
 
     def failed(

@@ -85,7 +85,8 @@ struct Operator {
 struct Variant {
   uint64_t begin, arguments, end;
   int32_t node;
-  uint64_t kind = 0;  // of its outputs: dtypes and ranks
+  uint64_t kind = 0;  // of its outputs: dtypes, ranks and devices
+  uint64_t site = 0;  // operator, line and forward node: all but the inputs of `begin`
 };
 
 struct Entry {
@@ -147,11 +148,11 @@ struct Pending {
   Operator* op = nullptr;
   uint64_t run = 0;
   int32_t entry = kNone, forward = kNone, owner = 0;
-  uint64_t begin = 0, arguments = 0;
-  int32_t known = kNone;  // a node that differs at most in its output types
+  uint64_t site = 0, begin = 0, arguments = 0;  // as in Variant
+  int32_t known = kNone;  // a node that differs at most in its output types, and in where its inputs come from
   int uncaught = 0;
   int64_t number = 0;  // of the call, see Thread
-  bool valid = false, decoded = false;
+  bool valid = false;
   c10::SmallVector<Value, 8> inputs;
   c10::SmallVector<WeakTensor, 4> tensors;  // the inputs, if bad values are looked for
   c10::SmallVector<int32_t, 2> controls;
@@ -353,7 +354,6 @@ class Observer {
     call.run = run.id;
     call.number = thread.calls - 1;
     call.uncaught = std::uncaught_exceptions();
-    call.decoded = false;
     call.known = call.forward = kNone;
     call.owner = 0;
     call.inputs.clear();
@@ -378,12 +378,12 @@ class Observer {
     for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call, tensor);
     unseen_.clear();
 
-    uint64_t begin = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
-    begin = mix(begin, reinterpret_cast<uint64_t>(line.code));
-    begin = mix(begin, line.callers);
-    for (Value value : call.inputs) begin = mix(begin, uint64_t(value));
-    for (int32_t writer : call.controls) begin = mix(begin, uint64_t(writer) + (uint64_t(1) << 40));
-    call.begin = mix(begin, uint64_t(call.forward));
+    uint64_t site = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
+    site = mix(site, reinterpret_cast<uint64_t>(line.code));
+    site = mix(mix(site, line.callers), call.inputs.size());
+    call.site = call.begin = mix(site, uint64_t(call.forward));
+    for (Value value : call.inputs) call.begin = mix(call.begin, uint64_t(value));
+    for (int32_t writer : call.controls) call.begin = mix(call.begin, uint64_t(writer) + (uint64_t(1) << 40));
     call.arguments = hash;
     recognise(call, arguments);
 
@@ -427,6 +427,7 @@ class Observer {
       const auto& varying = entries_[call.entry].varying;
       end = mix(end, slot < varying.size() ? spec_but(tensor, varying[slot]) : spec);
       kind = mix(mix(kind, uint64_t(tensor.scalar_type())), uint64_t(rank_of(tensor)));
+      if (!is_wrapper(tensor)) kind = mix(kind, uint64_t(tensor.device().type()) << 8 | uint8_t(tensor.device().index()));
       const Value value = value_of(call.entry, int64_t(slot));
       if (is_written(call, tensor)) {
         if (Memory* memory = run.values.memory_at(place)) {
@@ -515,7 +516,7 @@ class Observer {
     }
     if (recomputed) {
       where = int32_t(Object(PyObject_CallMethod(decoder_, "recomputed_scope", "i", where)).number());
-    } else if (modules.empty()) {
+    } else if (modules.empty() && has_unnamed(arguments)) {
       Object(PyObject_CallMethod(decoder_, "enter_root", "iOO", where, module, arguments));
     }
     modules.push_back({where, recomputed});
@@ -783,6 +784,20 @@ class Observer {
     Object(PyObject_CallMethod(decoder_, "limit_reached", nullptr));
   }
 
+  // Whether one of the tensors that a module is given may have no name yet.
+  bool has_unnamed(PyObject* arguments) {
+    if (!PyTuple_Check(arguments)) return true;
+    WithPython python;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
+      PyObject* argument = PyTuple_GET_ITEM(arguments, i);
+      if (!is_tensor(argument)) continue;
+      if (!is_ordinary_tensor(argument)) return true;
+      const at::Tensor tensor = tensor_of(argument);
+      if (is_wrapper(tensor) || find(tensor) == kNoValue) return true;
+    }
+    return false;
+  }
+
   // ---- tensors that were there in the run before ----
 
   template <class... Places>
@@ -998,7 +1013,7 @@ class Observer {
         call.written.push_back(tensor.unsafeGetTensorImpl());
         if (call.op->keeps_written) call.kept.push_back(tensor);
       }
-      return hash;
+      return mix(hash, 11);
     }
     if (value.isNone()) return mix(hash, 3);
     if (value.isInt()) return mix(mix(hash, 5), uint64_t(value.toInt()));
@@ -1269,6 +1284,16 @@ class Observer {
       }
       similar = &each;
     }
+    if (similar == nullptr) {
+      for (Variant& each : entry.variants) {
+        if (each.site != call.site) continue;
+        if (each.arguments == call.arguments) {
+          call.known = each.node;
+          return;
+        }
+        similar = &each;
+      }
+    }
     // An argument that changes a second time (a learning rate) changes in every run: from now on the node says so,
     // instead of being made anew for each value.
     const bool varies = similar != nullptr && ++entry.argument_changes >= 2;
@@ -1281,7 +1306,7 @@ class Observer {
       Object(PyObject_CallMethod(decoder_, "arguments_vary", "iiO", similar->node, call.op->index, values.get()));
       entry.arguments_vary = true;
       call.arguments = 0;
-      const Variant kept{similar->begin, 0, similar->end, similar->node, similar->kind};
+      const Variant kept{similar->begin, 0, similar->end, similar->node, similar->kind, similar->site};
       entry.variants.clear();
       entry.variants.push_back(kept);
       entry.next_victim = 0;
@@ -1289,7 +1314,6 @@ class Observer {
       return;
     }
     Object(PyObject_CallMethod(decoder_, "begin", "iO", call.op->index, values.get()));
-    call.decoded = true;
   }
 
   // What an output is like, apart from dimensions that vary.
@@ -1358,6 +1382,7 @@ class Observer {
   int32_t node_of(Pending& call, uint64_t end, uint64_t kind) {
     int32_t found = find_variant(call.entry, call.begin, call.arguments, end);
     if (found == kNone) found = node_of_any_shape(call.entry, call.begin, call.arguments, kind);
+    if (found == kNone) found = rewired_node(call, end, kind);
     if (found != kNone) return found;
     // A call that differs in a plain argument only takes the place of the one it resembles, as names do not tell them
     // apart.
@@ -1373,8 +1398,40 @@ class Observer {
     if (similar != nullptr) {
       similar->arguments = call.arguments;
     } else {
-      remember(call.entry, {call.begin, call.arguments, end, node, kind});
+      remember(call.entry, {call.begin, call.arguments, end, node, kind, call.site});
     }
+    return node;
+  }
+
+  // The node of a call whose inputs come from elsewhere than before, and which is the same otherwise: loops that grow from
+  // run to run are full of them. It is watched as the one it is like.
+  int32_t rewired_node(const Pending& call, uint64_t end, uint64_t kind) {
+    int32_t like = kNone;
+    for (const Variant& each : entries_[call.entry].variants) {
+      const bool is_like = each.site == call.site && each.arguments == call.arguments && each.end == end &&
+                           each.kind == kind && each.begin != call.begin;
+      if (is_like) like = each.node;
+    }
+    if (like == kNone) return kNone;
+    Plan& plan = *run.plan;
+    const bool is_resolved = size_t(like) < plan.nodes.size() && size_t(like) < node_versions_.size() &&
+                             plan.nodes[like].version == node_versions_[like] + 1;
+    Plan::Node taps = is_resolved ? plan.nodes[like] : Plan::Node{};
+    int32_t node;
+    {
+      WithPython python;
+      Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
+      Object made(PyObject_CallMethod(decoder_, "rewired", "iiiOO", call.entry, like, victim(call.entry), inputs.get(),
+                                      controls.get()));
+      node = int32_t(made.number());
+    }
+    node_changed(node);
+    if (is_resolved) {
+      if (size_t(node) >= plan.nodes.size()) plan.nodes.resize(size_t(node) + 256);
+      taps.version = node_versions_[node] + 1;
+      plan.nodes[node] = std::move(taps);
+    }
+    remember(call.entry, {call.begin, call.arguments, end, node, kind, call.site});
     return node;
   }
 

@@ -6,7 +6,8 @@ preparation, which is kept if a bad value is made in it. Any other run ends
 
 - when the optimizers that stepped in the run before have stepped again: normally, with the step of the only one;
 - when a model is called after an optimizer has stepped (the two phases of a GAN are two runs);
-- between calls of one model that train nothing: evaluation, or a program without an optimizer.
+- between calls of one model that train nothing: evaluation, or a program without an optimizer. Small calls without
+  gradients in a program that trains (the steps of a rollout) share a run, which knows when each of them began.
 
 Steps that a gradient scaler leaves out end a run, too. Gradient accumulation stays in one run, as does whatever a
 program does with several models on the way to its step. What goes on for long without a model or a step, such as making
@@ -20,6 +21,7 @@ import logging
 import math
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -56,6 +58,11 @@ log = logging.getLogger("tensortap.run")
 
 _CALLS_LIMIT = 1024
 """Calls of models in one run, after which it ends in any case: a loop that trains nothing must not grow forever."""
+
+_SHARED_CALLS = 16
+_SHARED_MODULES = 128
+"""How many calls without gradients share a run, and how many modules they call, those within modules included: what a
+call costs besides its ops is then little, there are few names to learn, and large models are on their own."""
 
 _MOST_OUTSIDE = 2_000
 """Nodes of a run that has called no model: each op costs a name of its own there. A program whose steps are longer
@@ -147,6 +154,8 @@ class Follower:
         self._called: set[int] = set()  # models called in this run
         self._calls = 0
         self._trains = False
+        self._call_times: list[int] = []  # of calls that share this run, in microseconds
+        self._modules = 0  # calls of modules in this run
         self._depth = 0
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -156,6 +165,7 @@ class Follower:
         self._guard = Guard(self._models.program)
         self._guard_hooks: RootCalls | None = None
         self._is_guarding = False
+        self._suspected = 0  # runs that were, when this one began
         self._stops = False
         self._given_up = False
 
@@ -309,15 +319,21 @@ class Follower:
     @never_compiled  # type: ignore[type-var]
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         # What dynamo asks is a constant to it, and it makes nothing of this hook then.
-        if is_dynamo_compiling() or is_being_traced():
+        if is_dynamo_compiling():
+            return
+        if self._depth and threading.get_ident() == self._thread and generation() == self._generation:
+            self._depth += 1
+            self._modules += 1
+            return
+        if is_being_traced():
             return
         if self._thread is None:
             self._choose_thread(module)
         if threading.get_ident() == self._thread and generation() == self._generation:
-            self._depth += 1
-            if self._depth == 1:
-                self._attempt(self._on_model, module, args)
-                self._stop_if_bad()
+            self._depth = 1
+            self._modules += 1
+            self._attempt(self._on_model, module, args)
+            self._stop_if_bad()
 
     @never_compiled  # type: ignore[type-var]
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -335,15 +351,19 @@ class Follower:
         learned = self._models.learn(module, sys._getframe(1))
         # A frozen script has no mode.
         is_training = getattr(module, "training", False)
-        trains = torch.is_grad_enabled() and is_training and bool(self._optimizers)
+        has_gradients, has_optimizers = torch.is_grad_enabled(), bool(self._optimizers)
+        trains = has_gradients and is_training and has_optimizers
         again = id(module) in self._called
+        shares = not has_gradients and has_optimizers
+        repeats = self._calls > len(self._called)
         if (
             self._block is None
             or learned
             or self._ends_unit(module)
             or self._stepped
             or (self._limits.reached and not self._calls)
-            or (again and not self._trains)
+            or (again and not self._trains and not (shares and self._may_share()))
+            or (trains and repeats and not self._trains)
             or self._calls >= _CALLS_LIMIT
             or (self._hooks and self._goes_around_compiled())
         ):
@@ -353,10 +373,21 @@ class Follower:
             for key, hook in list(module_hooks._global_forward_pre_hooks.items()):
                 if key not in known and hook != self._enter_module:
                     hook(module, args)
-            self._depth = 1
+            self._depth = self._modules = 1
+        if shares and len(self._call_times) == self._calls:
+            self._call_times.append(time.time_ns() // 1000)
         self._called.add(id(module))
         self._calls += 1
         self._trains = self._trains or trains
+
+    def _may_share(self) -> bool:
+        """Whether a call without gradients may join those that make up the run so far."""
+        return (
+            len(self._call_times) == self._calls < _SHARED_CALLS
+            and self._modules < _SHARED_MODULES
+            and not self._watch.options.stop
+            and self._watch.seen.suspected == self._suspected  # whose answer must not wait
+        )
 
     # --- runs --------------------------------------------------------------------------------------
 
@@ -403,6 +434,7 @@ class Follower:
             return
         self._end_guarding()
         self._models.refresh()
+        self._suspected = self._watch.seen.suspected
         block = self._monitor.run()
         block.__enter__()
         self._block = block
@@ -507,6 +539,7 @@ class Follower:
             self._watch.seen.steps += 1
             self._expected = self._stepped
         self._stepped, self._called, self._calls, self._trains = set(), set(), 0, False
+        self._call_times, self._modules = [], 0
         if block is None:
             self._session.global_step = self._watch.seen.steps
             return
@@ -529,6 +562,7 @@ class Follower:
             trains=(self._trains or bool(self._stepped)) if self._calls or self._stepped else None,
             learning_rates={name: rate for name, rate in rates.items() if math.isfinite(rate)},
             counts_steps=bool(self._optimizers),
+            calls=tuple(self._call_times) if self._calls > len(self._called) else (),
         )
 
     def _stop_if_bad(self) -> None:
@@ -587,9 +621,14 @@ def _is_loading_data(frame: FrameType | None) -> bool:
         if frame is None:
             return False
         code = frame.f_code
-        if code.co_filename.endswith(_FETCHES_DATA):
+        if _fetches_data(code.co_filename):
             return True
         if code.co_name == "__getitem__" and isinstance(variables_of(frame).get("self"), Dataset):
             return True
         frame = frame.f_back
     return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _fetches_data(file: str) -> bool:
+    return file.endswith(_FETCHES_DATA)
