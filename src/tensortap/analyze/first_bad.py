@@ -43,6 +43,7 @@ def first_bad(
         condition: replaces "holds NaN or infinities".
 
     >>> import numpy as np
+    >>> from tensortap.analyze.health import Health
     >>> from tensortap.records import RunInfo
     >>> x, y = np.array([4.0, 0.0]), np.array([1.386, -np.inf])
     >>> nodes = {"x": Node("x", "Placeholder"), "log": Node("log", "aten::log", inputs=("x:0",))}
