@@ -17,6 +17,8 @@ from tensortap.engines.torch.native.decoder import Decoder
 from tensortap.engines.torch.program import Program
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
+from tensortap.sink.queue import shared_queue
+from tests.patience import patient
 
 INTERCEPTORS = ["native", "dispatch"]
 
@@ -128,6 +130,7 @@ def test_bad_values_are_known_by_the_run_that_made_them_after_all_else_is_forgot
             programs.execute(number)
         with programs.monitor.run():
             (kept + 1).sum()
+    assert shared_queue().drain(patient(30))
     last = max(SessionDir(tmp_path), key=lambda run: run.index)
     found = last.open(validate=False)
     assert [(run, name) for run, name in found.source.circumstances.came_from.values()] == [(0, "sub:0")]
