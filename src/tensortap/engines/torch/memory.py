@@ -10,6 +10,7 @@ looked at. None of this calls code of a subclass, except `__tensor_flatten__`, w
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -20,6 +21,7 @@ from torch import nn
 __all__ = [
     "asking_no_class",
     "has_data",
+    "held_in",
     "in_place_of",
     "is_freed",
     "is_ordinary",
@@ -110,6 +112,15 @@ def in_place_of(tensor: torch.Tensor) -> torch.Tensor | None:
 def is_ordinary(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of no class of its own, and so stands for itself."""
     return type(tensor) in _ORDINARY
+
+
+def held_in(kind: type) -> str | None:
+    """The attribute in which every tensor of a class has the one it is known by.
+
+    None for classes that hold several, or of which one cannot know: there `in_place_of` looks into each tensor.
+    """
+    shards = sys.modules.get("torch.distributed.tensor")
+    return "_local_tensor" if shards is not None and kind is getattr(shards, "DTensor", None) else None
 
 
 def has_data(tensor: torch.Tensor) -> bool:

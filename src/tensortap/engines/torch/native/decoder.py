@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from tensortap.engines.graph import merged_attributes
 from tensortap.engines.torch import devices, source
 from tensortap.engines.torch.interceptor import Observation, RunPlan
-from tensortap.engines.torch.memory import asking_no_class, in_place_of, shows_its_ops
+from tensortap.engines.torch.memory import asking_no_class, held_in, in_place_of, shows_its_ops
 from tensortap.engines.torch.names import Entry, NameTable
 from tensortap.engines.torch.native import library as native
 from tensortap.engines.torch.native.installation import Installation
@@ -412,9 +412,9 @@ class Decoder:
             op.is_wait,
         )
 
-    def shows_its_ops(self, tensor: torch.Tensor) -> bool:
-        """Whether ops on a wrapper are seen as those that it executes on what it wraps."""
-        return shows_its_ops(tensor)
+    def tensor_class(self, tensor: torch.Tensor) -> tuple[bool, str | None]:
+        """Of a wrapper's class: whether its ops are seen as those on what it wraps, and where it holds that."""
+        return shows_its_ops(tensor), held_in(type(tensor))
 
     def classify(self, code: CodeType) -> int:
         """Whose code it is."""

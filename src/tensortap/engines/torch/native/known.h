@@ -171,6 +171,7 @@ class KnownState {
     bool is_tensor;
     Named value;
     PyObject* object;
+    const PyTypeObject* type;
   };
   struct Parameter {
     PyObject* object;
@@ -209,13 +210,17 @@ class KnownState {
   }
 
  private:
+  static bool is_like(PyObject* value, const Item& item) {
+    return is_ordinary_tensor(value) || (Py_TYPE(value) == item.type && is_tensor(value));
+  }
+
   static bool holds(PyObject* held, State& state) {
     if (!PyDict_Check(held) || PyDict_GET_SIZE(held) != Py_ssize_t(state.items.size())) return false;
     PyObject *key, *value;
     Py_ssize_t at = 0;
     for (Item& item : state.items) {
       if (!PyDict_Next(held, &at, &key, &value) || key != item.key) return false;
-      if (item.is_tensor ? !is_ordinary_tensor(value) : is_tensor(value)) return false;
+      if (item.is_tensor ? !is_like(value, item) : is_tensor(value)) return false;
       item.object = value;
     }
     return true;

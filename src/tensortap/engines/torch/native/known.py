@@ -13,7 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from tensortap.engines.torch.memory import asking_no_class, is_ordinary
+from tensortap.engines.torch.memory import asking_no_class, held_in, is_ordinary
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.sources import Sources
 
@@ -66,8 +66,8 @@ class KnownSources:
         if self._names is not None or any(map(_has_lazy, program.modules.values())):
             return
         parameters, buffers = list(program.parameters()), list(program.buffers())
-        if not all(is_ordinary(tensor) for _, tensor in (*parameters, *buffers)):
-            return  # what a wrapper is known by may change at any time
+        if not all(_is_found_again(tensor) for _, tensor in (*parameters, *buffers)):
+            return
         numbers = self._decoder.source_numbers
         known = self._decoder.library.tt_remember_known(
             self._decoder.handle,
@@ -95,7 +95,7 @@ class KnownSources:
                 if path is None:
                     path = f"param_{len(parameters)}"
                     named = numbers(f"{scope}/{path}")
-                if not is_ordinary(parameter):
+                if not _is_found_again(parameter):
                     return
                 paths[id(parameter)] = path
                 parameters.append((parameter, owner(path), *named))
@@ -104,8 +104,8 @@ class KnownSources:
             path = paths.get(id(parameter))
             if path is None or not isinstance(state, dict):
                 return  # not as optimizers of PyTorch are: it is asked in every step
-            if not all(is_ordinary(each) for each in state.values() if isinstance(each, torch.Tensor)):
-                return  # as for parameters that are wrappers
+            if not all(_is_found_again(each) for each in state.values() if isinstance(each, torch.Tensor)):
+                return
             items = [
                 (key, value, *_state_number(decoder, scope, path, key, value)) for key, value in state.items()
             ]
@@ -117,6 +117,11 @@ def _state_number(decoder: Decoder, scope: str, path: str, key: Any, value: Any)
     if not isinstance(value, torch.Tensor):
         return False, -1, -1
     return True, *decoder.source_numbers(Program.state_name(scope, path, key))
+
+
+def _is_found_again(tensor: torch.Tensor) -> bool:
+    """Whether the observer can tell what a tensor is known by; of most wrappers that may change at any time."""
+    return is_ordinary(tensor) or held_in(type(tensor)) is not None
 
 
 def _has_lazy(module: torch.nn.Module) -> bool:

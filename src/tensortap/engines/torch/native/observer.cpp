@@ -43,6 +43,7 @@
 #include "lanes.h"
 #include "parallel.h"
 #include "values.h"
+#include "wrappers.h"
 
 namespace tensortap {
 namespace {
@@ -469,7 +470,9 @@ class Observer {
     if (found == parameters_.end()) return;
     at::Tensor gradient = tensor.grad();
     if (!gradient.defined()) return;
-    if (is_wrapper(gradient)) {
+    if (const at::Tensor seen = tensor_classes_.in_place_of(gradient, decoder_); seen.defined()) {
+      gradient = seen;
+    } else {
       Object wrapper(THPVariable_Wrap(gradient));
       gradient = tensor_of(Object(PyObject_CallMethod(decoder_, "in_place_of", "O", wrapper.get())).get());
     }
@@ -625,6 +628,7 @@ class Observer {
         parse(PyList_GET_ITEM(items, j), "OOpii", &item.key, &item.object, &known_as_tensor, &item.value.entry,
               &item.value.node);
         item.is_tensor = known_as_tensor;
+        item.type = Py_TYPE(item.object);
         if (item.is_tensor) note_spec(item.value, tensor_of(item.object));
         state.items.push_back(item);
       }
@@ -646,7 +650,7 @@ class Observer {
       for (const auto& item : state.items) {
         if (!item.is_tensor) continue;
         const at::Tensor tensor = tensor_of(item.object);
-        if (find(tensor) == kNoValue && !name_again(tensor, item.value)) return false;
+        if (find_seen(tensor) == kNoValue && !name_again(tensor, item.value)) return false;
         own(tensor, state.owner);
       }
     }
@@ -774,11 +778,14 @@ class Observer {
     return torch::autograd::impl::post_acc_grad_hooks(tensor).get();
   }
 
-  static void note_spec(Named& named, const at::Tensor& tensor) { place_of(tensor, &named.spec); }
+  void note_spec(Named& named, const at::Tensor& tensor) {
+    const at::Tensor seen = tensor_classes_.in_place_of(tensor, decoder_);
+    if (seen.defined()) place_of(seen, &named.spec);
+  }
 
-  // Not for wrappers: what they are known by is for Python to say (memory.py).
-  bool name_again(const at::Tensor& tensor, const Named& named) {
-    if (is_wrapper(tensor)) return false;
+  bool name_again(const at::Tensor& named_tensor, const Named& named) {
+    const at::Tensor tensor = tensor_classes_.in_place_of(named_tensor, decoder_);
+    if (!tensor.defined()) return false;  // what it is known by is for Python to say
     uint64_t spec;
     const Place place = place_of(tensor, &spec);
     if (named.entry < 0 || spec != named.spec) return false;
@@ -788,8 +795,14 @@ class Observer {
   }
 
   void own(const at::Tensor& tensor, int32_t owner) {
-    const Value value = find(tensor);
+    const Value value = find_seen(tensor);
     if (value != kNoValue) run.owners[value] = owner;
+  }
+
+  // The value of a tensor, or of what it wraps.
+  Value find_seen(const at::Tensor& tensor) {
+    const at::Tensor seen = tensor_classes_.in_place_of(tensor, decoder_);
+    return seen.defined() ? find(seen) : kNoValue;
   }
 
   int32_t look_up(uint64_t key, int32_t where, int32_t label) {
@@ -911,9 +924,7 @@ class Observer {
 
   bool shows_its_ops(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.key_set().has(c10::DispatchKey::Python) || memory_of(tensor) != nullptr) return false;
-    WithPython python;
-    Object wrapped(THPVariable_Wrap(tensor));
-    return Object(PyObject_CallMethod(decoder_, "shows_its_ops", "O", wrapped.get())).get() == Py_True;
+    return tensor_classes_.of(tensor, decoder_).shows_its_ops;
   }
 
   // What the dispatcher would do, from the highest key down to the first that has a say.
@@ -1617,6 +1628,7 @@ class Observer {
   std::unordered_map<std::string, int32_t> stray_scopes_;
   ska::flat_hash_map<const c10::TensorImpl*, Parameter> parameters_;
   ska::flat_hash_map<const void*, int32_t> module_scopes_;
+  TensorClasses tensor_classes_;
   KnownModules known_modules_;
   std::map<std::pair<PyObject*, int32_t>, KnownState> known_states_;
   std::vector<uint32_t> node_versions_;
