@@ -46,35 +46,44 @@ class Program:
     answers: list[TextIO] = field(default_factory=list)
 
     def run(self, steps: int) -> dict[str, Any]:
+        """What rank 0 says of these steps."""
+        return self.run_ranks(steps)[0]
+
+    def run_ranks(self, steps: int) -> list[dict[str, Any]]:
         for each in self.commands:
             print(steps, file=each, flush=True)
         lines = [each.readline() for each in self.answers]
         if not all(lines):
             raise SystemExit(f"the program ended with exit code {self.process.wait(60)}")
-        first: dict[str, Any] = json.loads(lines[0])
-        return first
+        return [json.loads(line) for line in lines]
 
 
-def command_of(name: str, watch: Sequence[str] | None, directory: Path, *arguments: str) -> list[str]:
+def command_of(
+    name: str, watch: Sequence[str] | None, directory: Path, *arguments: str, script: str = ZOO, ranks: int = 0
+) -> list[str]:
     """How to start a program; `watch` are options of `tensortap run`, None for a plain one."""
+    ranks = ranks or RANKS.get(name, 0)
     starter = []
     if watch is not None:
         starter = ["-m", "tensortap", "run", "-q", "-o", str(directory / "runs"), *watch]
-    if name in RANKS:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[name])]
-        return [sys.executable, *launcher, *starter, ZOO, name, *arguments]
-    return [sys.executable, *starter, ZOO, name, *arguments]
+    if ranks:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        return [sys.executable, *launcher, *starter, script, name, *arguments]
+    return [sys.executable, *starter, script, name, *arguments]
 
 
 @contextmanager
-def started(name: str, watch: Sequence[str] | None) -> Iterator[Program]:
+def started(
+    name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: int = 0
+) -> Iterator[Program]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
         directory = Path(made)
-        pipes = [directory / f"{kind}{rank}" for kind in ("c", "a") for rank in range(RANKS.get(name, 1))]
+        pipes = [directory / f"{kind}{rank}" for kind in ("c", "a") for rank in range(ranks or RANKS.get(name, 1))]
         for pipe in pipes:
             os.mkfifo(pipe)
         arguments = ["--pipes", str(directory / "c"), str(directory / "a")]
-        process = subprocess.Popen(command_of(name, watch, directory, *arguments), env=_environment())
+        command = command_of(name, watch, directory, *arguments, script=script, ranks=ranks)
+        process = subprocess.Popen(command, env=_environment())
         program = Program(process)
         try:
             for pipe in pipes:
