@@ -42,6 +42,7 @@
 #include "known.h"
 #include "lanes.h"
 #include "parallel.h"
+#include "refilled.h"
 #include "values.h"
 #include "wrappers.h"
 
@@ -375,7 +376,7 @@ class Observer {
     }
     const int32_t where = scope_of(call);
     call.entry = next(where, op->label);
-    for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call.entry, tensor);
+    for (auto& [position, tensor] : unseen_) call.inputs[position] = name_unseen(call, tensor);
     unseen_.clear();
 
     uint64_t begin = mix(uint64_t(op->index) + 1, reinterpret_cast<uint64_t>(line.instruction));
@@ -692,6 +693,7 @@ class Observer {
   }
 
   void end_run() {
+    freed_storages_.note(run.values);
     run.values.clear();
     run.owners.clear();
     modules.clear();
@@ -1026,7 +1028,7 @@ class Observer {
     }
     Memory& memory = run.values.memory(*origin);
     // The threads of a collective write it with ops of their own; what the program computes with it has arrived.
-    if (memory.content == Content::kArriving && !written && thread_state != nullptr && thread_state->observer == this &&
+    if ((memory.content == Content::kArriving || memory.content == Content::kRefilled) && !written && thread_state != nullptr && thread_state->observer == this &&
         !call.op->is_view && !call.op->is_collective && !call.op->is_wait) {
       memory.content = Content::kThere;
       if (origin->value == memory.arriving && run.plan->watches) {
@@ -1055,7 +1057,8 @@ class Observer {
   }
 
   // Names a tensor that came from nowhere, after the op that uses it first.
-  Value name_unseen(int32_t consumer, const at::Tensor& tensor) {
+  Value name_unseen(const Pending& call, const at::Tensor& tensor) {
+    const int32_t consumer = call.entry;
     uint64_t spec;
     const Place place = place_of(tensor, &spec);
     if (Origin* found = run.values.find(place)) return found->value;  // the same op takes it twice
@@ -1080,9 +1083,14 @@ class Observer {
         node = int32_t(made.number());
         remember(entry, {1, 0, spec, node});
       }
-      run.values.assign(tensor, place, value_of(entry, 0));
+      Origin& origin = run.values.assign(tensor, place, value_of(entry, 0));
       run.nodes.push_back(node);
-      if (run.plan->watches) emit_source(node, value_of(entry, 0), tensor);
+      const bool is_computed_with = !call.op->is_view && !is_written(call, tensor);
+      if (!is_computed_with && freed_storages_.has(tensor) && covers(tensor)) {
+        await_refill(run.values.memory(origin), node, value_of(entry, 0));
+      } else if (run.plan->watches) {
+        emit_source(node, value_of(entry, 0), tensor);
+      }
       return value_of(entry, 0);
     }
     // A view, made where nobody could see it, of memory that does have a name.
@@ -1109,6 +1117,14 @@ class Observer {
     run.nodes.push_back(node);
     if (run.plan->watches) note_bad(value_of(entry, 0), emit(node, 0, tensor, false));
     return value_of(entry, 0);
+  }
+
+  void await_refill(Memory& memory, int32_t node, Value value) {
+    run.has_unsettled = true;
+    memory.content = Content::kRefilled;
+    memory.written_bytes = 0;
+    memory.arriving_node = node;
+    memory.arriving = value;
   }
 
   // ---- scopes and attribution ----
@@ -1387,7 +1403,8 @@ class Observer {
     } else if (op.leaves_garbage && !written) {
       memory->content = Content::kGarbage;
       memory->written_bytes = 0;
-    } else if (written && memory->content == Content::kGarbage && memory->plain) {
+    } else if (written && memory->plain &&
+               (memory->content == Content::kGarbage || memory->content == Content::kRefilled)) {
       memory->written_bytes += tensor.numel() * int64_t(tensor.element_size());
       if (memory->written_bytes >= int64_t(tensor.storage().nbytes())) memory->content = Content::kThere;
       return true;
@@ -1633,6 +1650,7 @@ class Observer {
   std::map<std::pair<PyObject*, int32_t>, KnownState> known_states_;
   std::vector<uint32_t> node_versions_;
   ska::flat_hash_map<const void*, Survivor> survivors_;
+  FreedStorages freed_storages_;
   std::vector<uint8_t> shown_bad_;  // by node: kinds of bad values whose making has been shown
   std::vector<std::pair<size_t, at::Tensor>> unseen_;
   std::vector<const at::Tensor*> outputs_;

@@ -69,6 +69,7 @@ enum class Content : uint8_t {
   kThere,
   kGarbage,  // nobody has written it yet
   kArriving,  // a collective is writing it; whoever computes with it first has waited for that
+  kRefilled,  // it had been freed and is new: garbage until it is written, unless that happens where nobody sees it
 };
 
 // One storage of the run: how often it was written, by which node last, and the first place named in it.
@@ -80,8 +81,8 @@ struct Memory {
   bool plain = false;
   int32_t storage = -1;  // its place among the storages, if it is plain
   Content content = Content::kThere;
-  int64_t written_bytes = 0;  // while it is garbage
-  int32_t arriving_node = -1;  // whose output it is, while it arrives
+  int64_t written_bytes = 0;  // while it is garbage, or refilled
+  int32_t arriving_node = -1;  // whose output it is, while it arrives or is filled
   Value arriving = kNoValue;
 };
 
@@ -158,6 +159,15 @@ class Values {
       if (memory.storage >= 0 && origin.version == memory.version) {
         show(origin.value, place.memory, memory, storages_[size_t(memory.storage)]);
       }
+    }
+  }
+
+  // Shows every storage that is there but has no memory now.
+  template <class Show>
+  void each_freed(Show show) const {
+    for (const auto& storage : storages_) {
+      const auto held = storage.lock();
+      if (held && held->nbytes() == 0) show(held.get(), storage);
     }
   }
 
