@@ -59,7 +59,12 @@ class Program:
 
 
 def command_of(
-    name: str, watch: Sequence[str] | None, directory: Path, *arguments: str, script: str = ZOO, ranks: int = 0
+    name: str,
+    watch: Sequence[str] | None,
+    directory: Path,
+    *arguments: str,
+    script: str = ZOO,
+    ranks: int = 0,
 ) -> list[str]:
     """How to start a program; `watch` are options of `tensortap run`, None for a plain one."""
     ranks = ranks or RANKS.get(name, 0)
@@ -73,12 +78,12 @@ def command_of(
 
 
 @contextmanager
-def started(
-    name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: int = 0
-) -> Iterator[Program]:
+def started(name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: int = 0) -> Iterator[Program]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
         directory = Path(made)
-        pipes = [directory / f"{kind}{rank}" for kind in ("c", "a") for rank in range(ranks or RANKS.get(name, 1))]
+        pipes = [
+            directory / f"{kind}{rank}" for kind in ("c", "a") for rank in range(ranks or RANKS.get(name, 1))
+        ]
         for pipe in pipes:
             os.mkfifo(pipe)
         arguments = ["--pipes", str(directory / "c"), str(directory / "a")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
@@ -40,6 +42,11 @@ def following(tmp_path, monkeypatch):
             self._watch.close()
             dumps = [run.open(validate=False) for run in SessionDir(tmp_path / "dumps")]
             self.runs = [set(dump.nodes()) for dump in dumps if dump.nodes()]
+            self.health = [
+                {datum.node_name: datum.get_tensor() for datum in dump.dumped_tensor_data}
+                for dump in dumps
+                if dump.nodes()
+            ]
 
     return Following()
 
@@ -197,3 +204,92 @@ def test_what_a_tensor_of_another_class_is_known_by_is_asked_in_every_run(follow
             step(model, optimizer)
     assert all("model/average" in run for run in following.runs[:9])
     assert following.runs[8] == following.runs[5] == following.runs[2]
+
+
+@pytest.fixture
+def mesh():
+    """One rank, alone in its job."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_shards_are_named_once(following, mesh, monkeypatch):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    versions, asked = [], []
+    remember, tensor_class = KnownSources.remember, Decoder.tensor_class
+    monkeypatch.setattr(
+        KnownSources, "remember", lambda self, *given: (versions.append(self.version), remember(self, *given))
+    )
+    monkeypatch.setattr(
+        Decoder, "tensor_class", lambda self, each: (asked.append(type(each)), tensor_class(self, each))[1]
+    )
+    for name in ("find", "assign", "in_place_of"):
+        method = getattr(Decoder, name)
+        monkeypatch.setattr(
+            Decoder,
+            name,
+            lambda self, *given, method=method: (asked.append("shard"), method(self, *given))[1],
+        )
+    with following:
+        model = Net()
+        parallelize_module(model, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(6):
+            step(model, optimizer)
+        settled = len(asked)
+        for _ in range(4):
+            step(model, optimizer)
+    assert len(set(versions[4:])) == 1
+    assert len(asked) - settled <= 4 * 2, "only what the step is given is new"
+    for run in following.runs[1:8]:
+        assert {"model/first/weight", "model/average", "gradients/model/second/bias"} <= run
+        assert "optimizer/Adam/model/first/weight/exp_avg" in run
+    assert following.runs[5] == following.runs[8]
+
+
+def fill_unseen(tensor, number):
+    """Write a tensor in a way that PyTorch does not hear of."""
+    (ctypes.c_float * tensor.numel()).from_address(tensor.data_ptr())[:] = [number] * tensor.numel()
+
+
+def train_with_memory_that_goes(following, use):
+    """Train with a tensor whose memory is freed before every update, and is new and full of NaN after it."""
+    with following:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        whole = torch.ones(6)
+        for _ in range(5):
+            whole.untyped_storage().resize_(24)
+            fill_unseen(whole, float("nan"))
+            loss = model(use(whole))
+            loss.backward()
+            whole.untyped_storage().resize_(0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_memory_that_comes_back_is_not_looked_at_before_it_is_written(following):
+    def gather(whole):
+        rows = whole.view(2, 3)
+        return torch.add(torch.zeros(2, 3), 1, out=rows)
+
+    train_with_memory_that_goes(following, gather)
+    assert any("add" in run for run in following.health[2:])
+    for run in following.health[2:]:  # what happens before memory is seen to go is not known to be garbage
+        assert [name for name, pill in run.items() if pill[2]] == []
+
+
+def test_memory_that_comes_back_is_looked_at_by_who_computes_with_it(following):
+    def load(whole):
+        whole.view(2, 3)
+        fill_unseen(whole, float("inf"))
+        return whole.clamp(max=1).view(2, 3)
+
+    train_with_memory_that_goes(following, load)
+    for run in following.health[2:4]:
+        assert run["view/const"][7] == 6
+        assert run["clamp"][7] == 0
