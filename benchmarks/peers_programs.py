@@ -2,14 +2,14 @@
 
     python benchmarks/peers_programs.py mlp --rounds 5
 
-A program runs in one process for each tool, and in one without any. They take turns, a block of steps each; the ratio of
-a round is that of the times of its blocks, and the table has the median and the quartiles of the rounds. A tool that
+A program runs in one process for each tool, and in one without any. They take turns, a block of steps each; the ratio
+of a round is that of the times of its blocks, and the table has the median and the quartiles of the rounds. A tool that
 cannot be used on a program has its reason there instead.
 
-The tools do not do the same: `tensortap run` looks at every element of every tensor of a step for NaN and infinities, and
-keeps that for hundreds of runs; anomaly detection looks for NaN in gradients; DebugMode keeps a log of operations with
-shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory. TorchLens
-has to be installed (`pip install --no-deps torchlens==2.36.1`).
+The tools do not do the same: `tensortap run` looks at every element of every tensor of a step for NaN and infinities,
+and keeps that for hundreds of runs; anomaly detection looks for NaN in gradients; DebugMode keeps a log of operations
+with shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory.
+TorchLens has to be installed (`pip install --no-deps torchlens==2.36.1 graphviz`).
 """
 
 from __future__ import annotations
