@@ -126,7 +126,7 @@ def settled(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
         "plain": statistics.median(plain_ms),
         "watched": statistics.median(watched_ms),
         "ratio": statistics.median(walls),
-        "quartiles": _quartiles(walls),
+        "quartiles": quartiles(walls),
         "cpu": statistics.median(cpus),
     }
 
@@ -148,7 +148,7 @@ def whole(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
     return {"plain": seconds[False], "watched": seconds[True], "megabytes": nbytes / 1e6}
 
 
-def _quartiles(ratios: list[float]) -> tuple[float, float]:
+def quartiles(ratios: list[float]) -> tuple[float, float]:
     if len(ratios) < 2:
         return ratios[0], ratios[0]
     low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")

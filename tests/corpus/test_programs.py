@@ -94,6 +94,24 @@ def test_nothing_is_said_of_a_healthy_program(program, report_of):
     assert report.runs > 0
 
 
+@pytest.mark.parametrize("program", HEALTHY[::4], ids=lambda path: path.stem)
+def test_a_healthy_program_under_a_budget(program, report_of):
+    report, status, said = report_of(program, "--budget", "1.1")
+    assert status == 0, said
+    assert report.first_bad is None, report.first_bad.cause.sentence
+    assert "is NaN or infinite" not in said
+
+
+@pytest.mark.parametrize("program", FAULTY[::4], ids=lambda path: path.stem)
+def test_a_fault_under_a_budget_is_noticed_and_named_if_its_run_was_watched(program, report_of):
+    node = re.search(r"^answer: (.*?) \| ", program.read_text(), re.M)[1]
+    report, _, said = report_of(program, "--budget", "1.1")
+    if report.first_bad is not None and report.first_bad.node.name == node:
+        assert node in said
+    else:
+        assert "was not watched" in said
+
+
 BAD_BATCH = PROGRAMS / "updates" / "bad_batch.py"
 
 

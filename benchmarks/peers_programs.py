@@ -1,0 +1,168 @@
+"""Compares what tools cost on whole programs, those of `program_zoo.py`; `peers.py` compares them on one large step.
+
+    python benchmarks/peers_programs.py mlp --rounds 5
+
+A program runs in one process for each tool, and in one without any. They take turns, a block of steps each; the ratio
+of a round is that of the times of its blocks, and the table has the median and the quartiles of the rounds. A tool that
+cannot be used on a program has its reason there instead.
+
+The tools do not do the same: `tensortap run` looks at every element of every tensor of a step for NaN and infinities,
+and keeps that for hundreds of runs; anomaly detection looks for NaN in gradients; DebugMode keeps a log of operations
+with shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory.
+TorchLens has to be installed (`pip install --no-deps torchlens==2.36.1 graphviz`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
+from types import FunctionType
+from typing import Any
+
+import torch
+from program_zoo import PROGRAMS, STEPS, Step, serve
+from programs import Program, quartiles, started
+from torch import Tensor, nn
+
+CHOSEN = ("mlp", "trainer", "gcn")
+BLOCK_SECS = 0.5
+WARM_UP = 0.1
+
+
+def plain(step: Step) -> Step:
+    return step
+
+
+def anomaly(step: Step) -> Step:
+    torch.autograd.set_detect_anomaly(True)
+    return step
+
+
+def debugmode(step: Step) -> Step:
+    from torch.utils._debug_mode import DebugMode
+
+    def logged() -> None:
+        with DebugMode():
+            step()
+
+    return logged
+
+
+def debugmode_hashes(step: Step) -> Step:
+    from torch.utils._debug_mode import DebugMode
+
+    def logged() -> None:
+        with DebugMode(), DebugMode.log_tensor_hashes():
+            step()
+
+    return logged
+
+
+class Traced:
+    """A model whose forward pass TorchLens traces whenever it is called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, *args: Any) -> Tensor:
+        import torchlens
+
+        trace = torchlens.trace(self._model, list(args))
+        output: Tensor = trace[trace.output_layers[0]].out
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def torchlens(step: Step) -> Step:
+    assert isinstance(step, FunctionType)
+    for cell in step.__closure__ or ():
+        if isinstance(cell.cell_contents, nn.Module):
+            cell.cell_contents = Traced(cell.cell_contents)
+    return step
+
+
+TOOLS: dict[str, Callable[[Step], Step]] = {
+    each.__name__: each for each in (plain, anomaly, debugmode, debugmode_hashes, torchlens)
+}
+ROWS = ("tensortap", "anomaly", "debugmode", "debugmode_hashes", "torchlens")
+
+
+def reason_against(tool: str, name: str) -> str:
+    """Why a tool cannot be used on a program; nothing if it can."""
+    if tool == "torchlens":
+        if find_spec("torchlens") is None:
+            return "not installed"
+        if name == "trainer":
+            return "traces models that return tensors"
+    return ""
+
+
+def block_of(program: Program, warm_up: int) -> int:
+    """Let a program settle; how many of its steps make a block."""
+    median = statistics.median(program.run(3)["walls"])
+    median = statistics.median(program.run(max(3, min(warm_up, int(2 / median))))["walls"])
+    return max(3, min(300, int(BLOCK_SECS / median)))
+
+
+def measured(name: str, rounds: int) -> dict[str, list[float] | str]:
+    """Ratios of each tool's blocks to those without a tool, round by round."""
+    found: dict[str, list[float] | str] = {tool: reason_against(tool, name) for tool in ROWS}
+    warm_up = max(3, int(STEPS[name] * WARM_UP))
+    with ExitStack() as stack:
+        plain = stack.enter_context(started(f"{name}:plain", None, __file__))
+        running: dict[str, Program] = {}
+        for tool in ROWS:
+            if not found[tool]:
+                watch = [] if tool == "tensortap" else None
+                script_name = name if tool == "tensortap" else f"{name}:{tool}"
+                script = {} if tool == "tensortap" else {"script": __file__}
+                running[tool] = stack.enter_context(started(script_name, watch, **script))
+        block = block_of(plain, warm_up)
+        blocks: dict[str, int] = {}
+        for tool, program in running.items():
+            try:
+                blocks[tool] = block_of(program, warm_up)
+                found[tool] = []
+            except SystemExit:
+                found[tool] = "fails"
+        for _ in range(rounds):
+            without = statistics.mean(plain.run(block)["walls"])
+            for tool, steps in blocks.items():
+                ratios = found[tool]
+                assert isinstance(ratios, list)
+                ratios.append(statistics.mean(running[tool].run(steps)["walls"]) / without)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("programs", nargs="*", default=CHOSEN, help=f"{', '.join(CHOSEN)} by default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pipes", nargs=2, help="be one such program, commanded through these pipes")
+    options = parser.parse_args()
+    if options.pipes:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        name, _, tool = options.programs[0].partition(":")
+        serve(TOOLS[tool](PROGRAMS[name]()), *options.pipes)
+        return
+    for name in options.programs:
+        print(name)
+        for tool, ratios in measured(name, options.rounds).items():
+            if isinstance(ratios, str):
+                print(f"  {tool:17} {ratios}")
+            else:
+                low, high = quartiles(ratios)
+                print(f"  {tool:17} {statistics.median(ratios):5.2f}    {low:.2f}–{high:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
