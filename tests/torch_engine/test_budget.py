@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 import sys
@@ -405,3 +406,35 @@ def test_the_guard_looks_at_every_element_of_every_dtype(dtype, size):
 def test_a_budget_is_more_than_one():
     with pytest.raises(ValueError, match="above 1"):
         TimeBudget(0.5)
+
+
+class Failing(nn.Linear):
+    """Fails when it is told to."""
+
+    fails = False
+
+    def forward(self, x):
+        if self.fails:
+            raise KeyError("x")
+        return super().forward(x)
+
+
+def test_a_model_whose_call_failed_can_still_be_saved_and_copied(tmp_path):
+    with guarded(tmp_path / "dumps") as watch:
+        model = Failing(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(10):
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).sum().backward()
+            optimizer.step()
+            model.fails = step == 5
+            try:
+                with torch.no_grad():
+                    model(torch.ones(4, 2))
+            except KeyError:
+                torch.save(model, tmp_path / "model.pt")
+                torch.load(tmp_path / "model.pt", weights_only=False).requires_grad_()
+                copy.deepcopy(model)
+            model.fails = False
+    assert not model._forward_hooks
+    assert watch.budget.bad is None

@@ -101,8 +101,12 @@ class _End:
         return _nothing
 
     def __reduce__(self) -> Any:
-        return "_nothing"
+        return _no_hook, ()
 
 
 def _nothing(module: nn.Module, args: Any, output: Any) -> None:
     """What is left of a hook in a copy of its model."""
+
+
+def _no_hook() -> Any:
+    return _nothing
