@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,11 +221,8 @@ class EngineSession:
                                 self._graph.settled(seen.nodes),
                                 error,
                                 seen.unrecorded,
-                                replace(
-                                    self.circumstances,
-                                    number=watching.publisher.info.index,
-                                    came_from=seen.came_from,
-                                    gone=tuple(seen.gone),
+                                self.circumstances.of_run(
+                                    watching.publisher.info.index, seen.came_from, tuple(seen.gone)
                                 ),
                             )
                         except Exception:  # ours, and no reason to lose the user's step
