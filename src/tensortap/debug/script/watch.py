@@ -298,7 +298,8 @@ class _ScriptDumper(Dumper):
         with self._lock:
             index = self._runs
             self._runs += 1
-        return self._sink_of(replace(engine, index=index), makes_directory=True)
+        info = engine if engine.index == index else replace(engine, index=index)
+        return self._sink_of(info, makes_directory=True)
 
     def keep_last(self) -> None:
         """Write the runs that are held back: the program is over."""

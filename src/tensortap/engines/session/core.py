@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -308,12 +307,8 @@ class EngineSession(ABC):
 
     def _finish_watching(self, watching: Watching, seen: Observation, error: str | None) -> None:
         try:
-            circumstances = replace(
-                self.circumstances,
-                engine=self.engine,
-                number=watching.publisher.info.index,
-                came_from=seen.came_from,
-                gone=tuple(seen.gone),
+            circumstances = self.circumstances.of_run(
+                self.engine, watching.publisher.info.index, seen.came_from, tuple(seen.gone)
             )
             watching.finish(self._graph.settled(seen.nodes), error, seen.unrecorded, circumstances)
         except Exception:  # ours, and no reason to lose the user's step

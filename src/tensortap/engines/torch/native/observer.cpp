@@ -872,14 +872,14 @@ class Observer {
 
   Operator* operator_of(const at::RecordFunction& fn) {
     const char* name = fn.name();  // of a schema, so each overload has its own
-    auto& slot = recent_operators_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_operators_.size()];
     // Names can be freed and their address given to another operator, except those of PyTorch itself.
-    if (slot.first == name && slot.second->is_built_in) return slot.second;
+    const auto recent = built_in_.find(name);
+    if (recent != built_in_.end()) return recent->second;
     const auto full_name = fn.operator_name();
     const std::string overload = full_name.has_value() ? full_name->overload_name : "";
     auto& known = operators_[std::string(name) + "." + overload];
     if (known == nullptr) known = new_operator(name, overload);
-    slot = {name, known.get()};
+    if (known->is_built_in) built_in_[name] = known.get();
     return known.get();
   }
 
@@ -1729,7 +1729,7 @@ class Observer {
   int8_t dtype_codes_[64];
   Codes codes_;
   std::unordered_map<std::string, std::unique_ptr<Operator>> operators_;
-  std::array<std::pair<const char*, Operator*>, 1024> recent_operators_{};
+  ska::flat_hash_map<const char*, Operator*> built_in_;  // by the address of their names
   std::vector<Entry> entries_;
   ska::flat_hash_map<uint64_t, int32_t> family_numbers_;
   std::vector<Family> families_;

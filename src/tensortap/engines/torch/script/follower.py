@@ -553,15 +553,16 @@ class Follower:
             self._session.global_step = self._watch.seen.steps
 
     def _circumstances(self) -> Circumstances:
+        optimizers = list(self._optimizers)
         rates = {
             type(optimizer).__name__: float(optimizer.param_groups[0].get("lr", math.nan))
-            for optimizer in self._optimizers
+            for optimizer in optimizers
             if optimizer.param_groups
         }
         return Circumstances(
             trains=(self._trains or bool(self._stepped)) if self._calls or self._stepped else None,
             learning_rates={name: rate for name, rate in rates.items() if math.isfinite(rate)},
-            counts_steps=bool(self._optimizers),
+            counts_steps=bool(optimizers),
             calls=tuple(self._call_times) if self._calls > len(self._called) else (),
         )
 
