@@ -97,8 +97,9 @@ def test_torch_page(names, capsys):
 
 def test_dumping_page(names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    writing, reading = blocks("docs/dumping.md")
+    writing, budget, reading = blocks("docs/dumping.md")
     exec(writing, names)
+    exec(budget, names)
     # The page reads another tensor than the one its example watches.
     hook = tt.DumpingDebugHook("all", watch_fn=lambda fetches, feeds: tt.WatchOptions("DebugNumericSummary"))
     with tt.MonitoredSession(tt.torch.Session(names["step"]), hooks=[hook]) as session:

@@ -224,7 +224,7 @@ def test_help_names_every_number_of_a_condition(run, capsys):
 def test_doctor_looks_at_everything_that_is_needed(run):
     _, out, _ = run("doctor", "--quick", "--json")
     names = {check["name"] for check in json.loads(out)["checks"]}
-    assert {"numpy", "grpcio", "starlette", "uvicorn", "rich"} <= names
+    assert {"numpy", "rich", "streaming", "debug server", "Parquet files", "torch"} <= names
 
 
 SPARSE = """

@@ -11,8 +11,9 @@ from torch import nn
 
 import tensortap as tt
 from tensortap.engines.graph import Graph
+from tensortap.engines.session.block import Monitor
 from tensortap.engines.torch import forgetting
-from tensortap.engines.torch.loop import BlockSession, Monitor
+from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.native.decoder import Decoder
 from tensortap.engines.torch.program import Program
 from tensortap.reader import SessionDir
@@ -43,7 +44,7 @@ class Programs:
 
     def __init__(self, root, interceptor, most_names=400):
         self.program = Program({}, {})
-        self.session = BlockSession(self.program, None, 0, interceptor)
+        self.session = TorchBlockSession(self.program, 0, interceptor)
         self.session.forgetting = forgetting.Forgetting(most_names)
         watch = tt.WatchOptions(["DebugNumericSummary"], keep_bad=8)
         hook = tt.DumpingDebugHook(root, watch_fn=lambda fetches, feeds: watch)

@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     condition = _condition(options.filter)
     for regex in (options.watch, options.op, options.dtype, options.exclude):
         checked_regex(regex)
-    hooks = list(_further_hooks(options, root))  # refuses what cannot be, before there is a directory
+    streaming = list(_streaming(options))  # refuses what cannot be, before there is a directory
     voice = Voice.of_this_process(root)
     answerer = Answerer(
         root, program.label, program.words, voice, options.quiet, options.exclude, options.filter, condition
@@ -151,7 +151,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.on_stop = answerer.stopping
     watch.on_leave_out = answerer.leaves_out
-    watch.hooks.extend(hooks)
+    watch.hooks.extend([*streaming, *_profiling(options, root)])
     return partial(_start, program, watch, answerer)
 
 
@@ -265,7 +265,7 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
     )
 
 
-def _further_hooks(options: argparse.Namespace, root: Path) -> Iterator[Any]:
+def _streaming(options: argparse.Namespace) -> Iterator[Any]:
     if options.stream is not None:
         from tensortap.debug.hooks import GrpcDebugHook
         from tensortap.watch.options import WatchOptions
@@ -274,6 +274,9 @@ def _further_hooks(options: argparse.Namespace, root: Path) -> Iterator[Any]:
             "DebugNumericSummary", _anywhere(options.watch), _anywhere(options.op), _anywhere(options.dtype)
         )
         yield GrpcDebugHook(options.stream, health, send_traceback_and_source_code=True)
+
+
+def _profiling(options: argparse.Namespace, root: Path) -> Iterator[Any]:
     if options.profile or options.profile_every is not None:
         from tensortap.profile.hook import ProfilerHook
 

@@ -77,7 +77,7 @@ class Dumper:
         self._guarding = (
             None if budget is None or budget.time is None else Guarding(budget.time, self.presence.tell)
         )
-        self.presence.budget = lambda: None if self._guarding is None else self._guarding.budget
+        self.presence.budget = None if self._guarding is None else self._guarding.budget
         self._keeper = Keeper(self.retention)
         self._files = SessionFiles(self.root, fsync=fsync)
         self._max_wait_secs = max_wait_secs

@@ -66,7 +66,7 @@ class Presence:
         own = status_of(os.getpid())
         self.world_size = world_size
         self.last_node: Callable[[], str] = lambda: ""
-        self.budget: Callable[[], TimeBudget | None] = lambda: None
+        self.budget: TimeBudget | None = None
         """What decides which runs are watched, if not all of them are."""
         self._facts = ProcessFacts(
             host=socket.gethostname(),
@@ -130,7 +130,7 @@ class Presence:
             self._beating = beating
 
     def _told_by_budget(self) -> dict[str, Any]:
-        budget = self.budget()
+        budget = self.budget
         if budget is None:
             return {}
         step, what = budget.bad or (-1, "")

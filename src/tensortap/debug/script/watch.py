@@ -167,7 +167,7 @@ class ScriptWatch:
         self.presence.last_node = lambda: self.last_node
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
-        self.presence.budget = lambda: self.budget
+        self.presence.budget = self.budget
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
