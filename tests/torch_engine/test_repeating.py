@@ -120,6 +120,25 @@ def test_changes_of_a_program_are_known_to_the_run_that_begins_after_them(follow
     assert {"model/first/bias", "gradients/model/first/bias"} <= put
 
 
+def test_models_that_take_turns_are_named_once(following, monkeypatch):
+    versions = []
+    name_all = KnownSources.name_all
+    monkeypatch.setattr(
+        KnownSources, "name_all", lambda self, *given: (name_all(self, *given), versions.append(self.version))
+    )
+    with following:
+        generator, critic = nn.Linear(3, 3), Net()
+        optimizers = [torch.optim.Adam(each.parameters()) for each in (critic, generator)]
+        for _ in range(8):
+            for optimizer in optimizers:  # clears the gradients of one model, and makes those of both
+                optimizer.zero_grad()
+                critic(generator(torch.ones(2, 3))).backward()
+                optimizer.step()
+    assert len(set(versions[8:])) == 1
+    for run in following.runs[8:12]:
+        assert "gradients/critic/first/weight" in run
+
+
 def test_parameters_that_autograd_never_heard_of(following, caplog):
     net = Net()
     net.first.weight = nn.Parameter(torch.ones(4, 3), requires_grad=False)

@@ -577,7 +577,13 @@ class Observer {
       parse(PyList_GET_ITEM(parameters, i), "Oiiii", &object, &value.entry, &value.node, &gradient.entry, &gradient.node);
       const at::Tensor tensor = tensor_of(object);
       note_spec(value, tensor);
-      if (tensor.grad().defined()) note_spec(gradient, tensor.grad());
+      // Those of a program whose models take turns come and go; what they were like is known from when they were there.
+      uint64_t& spec = gradient_specs_[gradient.entry];
+      if (tensor.grad().defined()) {
+        note_spec(gradient, tensor.grad());
+        spec = gradient.spec;
+      }
+      gradient.spec = spec;
       known_modules_.parameters.push_back(
           {object, tensor.unsafeGetTensorImpl(), value, gradient, is_trained(tensor), hooks_of(tensor)});
     }
@@ -1743,6 +1749,7 @@ class Observer {
   std::map<std::pair<PyObject*, int32_t>, KnownState> known_states_;
   std::vector<uint32_t> node_versions_;
   ska::flat_hash_map<const void*, Survivor> survivors_;
+  ska::flat_hash_map<int32_t, uint64_t> gradient_specs_;  // by entry
   FreedStorages freed_storages_;
   std::vector<uint8_t> shown_bad_;  // by node: kinds of bad values whose making has been shown
   std::vector<std::pair<size_t, at::Tensor>> unseen_;
