@@ -243,10 +243,10 @@ class Graph:
                 known = self._nodes.get(node.name)
                 if known is node:
                     continue
-                settled = self._settle(node, known)
+                settled, is_new = self._settle(node, known)
                 if settled is not known:
                     self._nodes[node.name] = settled
-                    self.version += 1
+                    self.version += is_new
             if self.version != self._last_version:
                 self._last_version = self.version
                 self._last_recorded.clear()
@@ -260,23 +260,25 @@ class Graph:
                     return settled
         return None
 
-    def _settle(self, node: Node, known: Node | None) -> Node:
-        """A node without what varies, as far as the graph has seen. Nodes that come in turns are worked out once."""
-        if known is None:
-            return node
+    def _settle(self, node: Node, known: Node | None) -> tuple[Node, bool]:
+        """A node without what varies, as far as the graph has seen, and whether it has not seen it like that before.
+
+        Nodes that come in turns, as those of a program with two phases, are worked out once.
+        """
         before = self._settled.get(id(node))
         if (
-            before is not None
+            known is not None
+            and before is not None
             and before[0] is node
             and before[1].outputs is known.outputs
             and before[1].attributes is known.attributes
         ):
-            return before[1]
-        settled = _merged(known, node)
+            return before[1], False
+        settled = node if known is None else _merged(known, node)
         if len(self._settled) > 4 * len(self._nodes) + _FEW:
             self._settled.clear()
         self._settled[id(node)] = node, settled
-        return settled
+        return settled, True
 
     def forget(self) -> None:
         """Forget what runs have executed: it will not come back, or be learned again. What hooks derived stays."""
