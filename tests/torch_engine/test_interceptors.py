@@ -132,7 +132,8 @@ def test_both_see_the_same_graph(name):
     ):
         assert [node.name for node in native] == [node.name for node in dispatch]
         for ours, theirs in zip(dispatch, native, strict=True):
-            assert theirs == ours, run
+            # Of a call whose inputs come from elsewhere each time, the native one tells sooner what varies.
+            assert theirs == with_varying_arguments(ours, theirs), run
 
 
 @pytest.mark.parametrize("name", sorted(OTHER_GRADIENTS))
