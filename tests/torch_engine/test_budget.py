@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import random
 import sys
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -375,6 +377,37 @@ def test_runs_that_are_not_watched_leave_only_the_guard_in_the_program(tmp_path)
     assert set(installed) == {(2, False), (1, True)}
     assert not hooks._global_forward_pre_hooks
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
+
+
+class Never(TimeBudget):
+    """Watches the first runs only."""
+
+    def wants_next(self):
+        return self.watched < 2
+
+
+def test_a_model_that_is_over_is_let_go_without_waiting_for_a_watched_run(tmp_path, no_backend):
+    watch = ScriptWatch(ScriptOptions(tmp_path / "dumps", WatchOptions("DebugNumericSummary"), budget=1.1))
+    watch.budget = Never(1.1)
+    follower = follow(watch)
+
+    def train_another():
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+        return weakref.ref(model)
+
+    try:
+        first = train_another()
+        train_another()
+        gc.collect()
+        assert first() is None
+    finally:
+        follower.end()
+        watch.close()
+    assert watch.budget.left_out
 
 
 def test_the_guard_sees_what_an_optimizer_has_made_bad():

@@ -453,12 +453,12 @@ class Follower:
     def _begin_guarding(self) -> None:
         self._is_idle = True
         self._depth = 0
+        self._models.refresh()  # a model that the program lets go of must not wait for the next watched run
         if self._is_guarding:
             return
         self._is_guarding = True
         self._unhook_modules()
         self._session.release()
-        self._models.refresh()
         self._guard.excuse(self._optimizers)
         self._guard.listen()
         if not self._session.runs_compiled:  # compiled models must not meet hooks of ours
