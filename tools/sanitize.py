@@ -172,8 +172,8 @@ def zoo() -> None:
 @hostile
 def callbacks_that_fail_now_and_then() -> None:
     """Each question to Python fails once, early or late; memory may run out anywhere."""
-    from tensortap.engines.torch.native.build import SOURCE
-    from tensortap.engines.torch.native.decoder import Decoder
+    from tensortap.engines.torch.observer.build import SOURCE
+    from tensortap.engines.torch.observer.decoder import Decoder
     from tests.torch_engine.zoo import ZOO
 
     asked = set(re.findall(r'CallMethod\(decoder_, "(\w+)"', SOURCE.read_text())) - {"fault"}
@@ -229,7 +229,7 @@ def values_larger_than_a_block() -> None:
     """Copies that have a block of their own, whose size is no multiple of what rows are aligned to."""
     import torch
 
-    from tensortap.engines.torch.native.decoder import Decoder
+    from tensortap.engines.torch.observer.decoder import Decoder
 
     real = Decoder.flush
 
@@ -370,7 +370,7 @@ def a_session_inside_an_op() -> None:
     """A custom op runs a session, again and again, while another one observes the op."""
     import torch
 
-    from tensortap.engines.options import RunMetadata
+    from tensortap.seam.options import RunMetadata
 
     inner = _session(lambda x: {"y": (x * 2 + 1).sin().cos()})
     seen = []
@@ -434,7 +434,7 @@ def an_interrupt_in_our_own_code() -> None:
     """Ctrl-C arrives while Python is being asked something; it is meant for the program."""
     import torch
 
-    from tensortap.engines.torch.native.decoder import Decoder
+    from tensortap.engines.torch.observer.decoder import Decoder
 
     real = Decoder.build
 
@@ -484,7 +484,7 @@ def a_fork_while_records_are_handed_over() -> None:
     """The writer's thread is at it when the program forks; the child has no such thread and goes on."""
     import torch
 
-    from tensortap.engines.torch.native.decoder import Decoder
+    from tensortap.engines.torch.observer.decoder import Decoder
 
     real = Decoder.flush
 

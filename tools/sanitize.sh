@@ -4,7 +4,7 @@
 #   bash tools/sanitize.sh                  everything, about a quarter of an hour
 #   bash tools/sanitize.sh kernel hostile   some of it
 #
-#   warnings   compiles the kernel (native/*.c) and the observer (engines/torch/native) with all warnings
+#   warnings   compiles the kernel (native/*.c) and the observer (engines/torch/observer) with all warnings
 #   kernel     the kernel under ASan and UBSan: exact-sized memory of every dtype and layout, then tests/ops
 #   threads    the kernel under TSan: many threads summarise the same memory
 #   observer   the observer under ASan and UBSan: every program of the zoo, then the contract tests
@@ -97,7 +97,7 @@ if has warnings; then
     done
     # The headers of torch are not ours to correct.
     mapfile -t command < <(PYTHONPATH="$work/tree/src" "$python" -c '
-from tensortap.engines.torch.native.build import SOURCE, _compiler_command
+from tensortap.engines.torch.observer.build import SOURCE, _compiler_command
 print("\n".join(part.replace("-I", "-isystem", 1) if part.startswith("-I") else part for part in _compiler_command(SOURCE)))')
     check "warnings-observer.cpp" "${command[@]}" "${strict[@]}"
 fi
@@ -159,7 +159,7 @@ if has observer || has hostile; then
     printf '#!/bin/sh\nexec %q "$@" -D_GLIBCXX_ASSERTIONS %s\n' "$(command -v "$cxx")" "${sanitize[*]}" >"$work/c++"
     chmod +x "$work/c++"
     CXX="$work/c++" TENSORTAP_CACHE_DIR="$work/cache" PYTHONPATH="$work/tree/src" "$python" -c '
-from tensortap.engines.torch.native.build import ensure_built
+from tensortap.engines.torch.observer.build import ensure_built
 ensure_built()' 2>"$work/logs/build.log" || { cat "$work/logs/build.log"; exit 2; }
 fi
 

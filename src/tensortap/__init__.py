@@ -15,36 +15,36 @@ if TYPE_CHECKING:
     from tensortap.debug.dumping import DumpingDebugWrapperSession
     from tensortap.debug.grpc import GrpcDebugWrapperSession, TensorBoardDebugWrapperSession
     from tensortap.debug.hooks import DumpingDebugHook, GrpcDebugHook, TensorBoardDebugHook
-    from tensortap.engines.base import get_default_session
-    from tensortap.engines.graph import Graph, GraphKeys, get_default_graph
-    from tensortap.engines.options import (
+    from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
+    from tensortap.hooks.builtin.checkpoint import CheckpointSaverHook, CheckpointSaverListener
+    from tensortap.hooks.builtin.counter import StepCounterHook
+    from tensortap.hooks.builtin.feed_fn import FeedFnHook
+    from tensortap.hooks.builtin.final_ops import FinalOpsHook
+    from tensortap.hooks.builtin.logging import LoggingTensorHook
+    from tensortap.hooks.builtin.nan import NanTensorHook
+    from tensortap.hooks.builtin.stopping import MultiStepStopAtStepHook, StopAtStepHook
+    from tensortap.hooks.builtin.summary_saver import SummarySaverHook
+    from tensortap.hooks.builtin.waiter import GlobalStepWaiterHook
+    from tensortap.hooks.coordinator import Coordinator, LooperThread
+    from tensortap.hooks.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+    from tensortap.hooks.hook import SessionRunHook
+    from tensortap.hooks.monitored import MonitoredSession, SingularMonitoredSession
+    from tensortap.hooks.saver import Saver, latest_checkpoint
+    from tensortap.hooks.scaffold import Scaffold
+    from tensortap.hooks.timer import NeverTriggerTimer, SecondOrStepTimer
+    from tensortap.hooks.training import MonitoredTrainingSession
+    from tensortap.profile.hook import ProfilerHook
+    from tensortap.profile.timeline import Timeline
+    from tensortap.records import Device, Frame, Node, TensorSpec
+    from tensortap.seam.base import get_default_session
+    from tensortap.seam.graph import Graph, GraphKeys, get_default_graph
+    from tensortap.seam.options import (
         DebugOptions,
         DebugTensorWatch,
         RunMetadata,
         RunOptions,
         TraceLevel,
     )
-    from tensortap.profile.hook import ProfilerHook
-    from tensortap.profile.timeline import Timeline
-    from tensortap.records import Device, Frame, Node, TensorSpec
-    from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
-    from tensortap.run.builtin.checkpoint import CheckpointSaverHook, CheckpointSaverListener
-    from tensortap.run.builtin.counter import StepCounterHook
-    from tensortap.run.builtin.feed_fn import FeedFnHook
-    from tensortap.run.builtin.final_ops import FinalOpsHook
-    from tensortap.run.builtin.logging import LoggingTensorHook
-    from tensortap.run.builtin.nan import NanTensorHook
-    from tensortap.run.builtin.stopping import MultiStepStopAtStepHook, StopAtStepHook
-    from tensortap.run.builtin.summary_saver import SummarySaverHook
-    from tensortap.run.builtin.waiter import GlobalStepWaiterHook
-    from tensortap.run.coordinator import Coordinator, LooperThread
-    from tensortap.run.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-    from tensortap.run.hooks import SessionRunHook
-    from tensortap.run.monitored import MonitoredSession, SingularMonitoredSession
-    from tensortap.run.saver import Saver, latest_checkpoint
-    from tensortap.run.scaffold import Scaffold
-    from tensortap.run.timer import NeverTriggerTimer, SecondOrStepTimer
-    from tensortap.run.training import MonitoredTrainingSession
     from tensortap.sink.budget import Budget
     from tensortap.sink.retention import Retention
     from tensortap.sink.stream_options import StreamOptions
@@ -116,30 +116,30 @@ _HOMES = {
     "tensortap.debug.dumping": "DumpingDebugWrapperSession",
     "tensortap.debug.grpc": "GrpcDebugWrapperSession TensorBoardDebugWrapperSession",
     "tensortap.debug.hooks": "DumpingDebugHook GrpcDebugHook TensorBoardDebugHook",
-    "tensortap.engines.base": "get_default_session",
-    "tensortap.engines.graph": "Graph GraphKeys get_default_graph",
-    "tensortap.engines.options": "DebugOptions DebugTensorWatch RunMetadata RunOptions TraceLevel",
+    "tensortap.seam.base": "get_default_session",
+    "tensortap.seam.graph": "Graph GraphKeys get_default_graph",
+    "tensortap.seam.options": "DebugOptions DebugTensorWatch RunMetadata RunOptions TraceLevel",
     "tensortap.profile.hook": "ProfilerHook",
     "tensortap.profile.timeline": "Timeline",
     "tensortap.records": "Device Frame Node TensorSpec",
-    "tensortap.run.args": "SessionRunArgs SessionRunContext SessionRunValues",
-    "tensortap.run.builtin.checkpoint": "CheckpointSaverHook CheckpointSaverListener",
-    "tensortap.run.builtin.counter": "StepCounterHook",
-    "tensortap.run.builtin.feed_fn": "FeedFnHook",
-    "tensortap.run.builtin.final_ops": "FinalOpsHook",
-    "tensortap.run.builtin.logging": "LoggingTensorHook",
-    "tensortap.run.builtin.nan": "NanTensorHook",
-    "tensortap.run.builtin.stopping": "MultiStepStopAtStepHook StopAtStepHook",
-    "tensortap.run.builtin.summary_saver": "SummarySaverHook",
-    "tensortap.run.builtin.waiter": "GlobalStepWaiterHook",
-    "tensortap.run.coordinator": "Coordinator LooperThread",
-    "tensortap.run.creators": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
-    "tensortap.run.hooks": "SessionRunHook",
-    "tensortap.run.monitored": "MonitoredSession SingularMonitoredSession",
-    "tensortap.run.saver": "Saver latest_checkpoint",
-    "tensortap.run.scaffold": "Scaffold",
-    "tensortap.run.timer": "NeverTriggerTimer SecondOrStepTimer",
-    "tensortap.run.training": "MonitoredTrainingSession",
+    "tensortap.hooks.args": "SessionRunArgs SessionRunContext SessionRunValues",
+    "tensortap.hooks.builtin.checkpoint": "CheckpointSaverHook CheckpointSaverListener",
+    "tensortap.hooks.builtin.counter": "StepCounterHook",
+    "tensortap.hooks.builtin.feed_fn": "FeedFnHook",
+    "tensortap.hooks.builtin.final_ops": "FinalOpsHook",
+    "tensortap.hooks.builtin.logging": "LoggingTensorHook",
+    "tensortap.hooks.builtin.nan": "NanTensorHook",
+    "tensortap.hooks.builtin.stopping": "MultiStepStopAtStepHook StopAtStepHook",
+    "tensortap.hooks.builtin.summary_saver": "SummarySaverHook",
+    "tensortap.hooks.builtin.waiter": "GlobalStepWaiterHook",
+    "tensortap.hooks.coordinator": "Coordinator LooperThread",
+    "tensortap.hooks.creators": "ChiefSessionCreator SessionCreator WorkerSessionCreator",
+    "tensortap.hooks.hook": "SessionRunHook",
+    "tensortap.hooks.monitored": "MonitoredSession SingularMonitoredSession",
+    "tensortap.hooks.saver": "Saver latest_checkpoint",
+    "tensortap.hooks.scaffold": "Scaffold",
+    "tensortap.hooks.timer": "NeverTriggerTimer SecondOrStepTimer",
+    "tensortap.hooks.training": "MonitoredTrainingSession",
     "tensortap.sink.budget": "Budget",
     "tensortap.sink.retention": "Retention",
     "tensortap.sink.stream_options": "StreamOptions",

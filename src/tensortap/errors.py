@@ -8,6 +8,7 @@
     ├── MissingExtraError (ImportError)    a package that only some need is not installed
     ├── GraphFinalizedError (RuntimeError) a node added after the graph was finalised
     ├── SessionClosedError (RuntimeError)  a session used after close()
+    ├── DumpFormatError (ValueError)       a file of a session directory is damaged, foreign, or newer
     ├── CheckpointError (RuntimeError)     a checkpoint that cannot be written, read or applied
     ├── NativeBuildError (RuntimeError)    the native interceptor cannot be built or loaded here
     ├── NanLossDuringTrainingError (RuntimeError)
@@ -46,8 +47,10 @@ __all__ = [
     "AlreadyExistsError",
     "CancelledError",
     "CheckpointError",
+    "DamagedValueError",
     "DataLossError",
     "DeadlineExceededError",
+    "DumpFormatError",
     "FailedPreconditionError",
     "FeedError",
     "GraphFinalizedError",
@@ -122,6 +125,14 @@ class GraphFinalizedError(TensortapError, RuntimeError):
 
 class SessionClosedError(TensortapError, RuntimeError):
     """A session was used after `close()`."""
+
+
+class DumpFormatError(TensortapError, ValueError):
+    """A file of a session directory is damaged, foreign, or newer than this reader."""
+
+
+class DamagedValueError(DumpFormatError):
+    """The bytes of a stored value are not those that were written."""
 
 
 class CheckpointError(TensortapError, RuntimeError):

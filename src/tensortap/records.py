@@ -117,7 +117,7 @@ class Node:
         forward: for a gradient node, the name of the forward node it belongs to.
         is_view: the outputs share memory with the first input, so they are not new values.
         phase: where in a step it belongs: `forward`, `backward`, `optimizer`; `input` or `parameter` for what was there
-            before the step, except the state of an optimizer. Empty if nobody has told (see `tensortap.places`).
+            before the step, except the state of an optimizer. Empty if nobody has told (see `tensortap.phases`).
         module: the path of the module it was executed in, or whose gradient or parameter it works on.
         writes: for every output, the place among the inputs of the one that it was written into, -1 if it has memory
             of its own; empty for an operation that writes into nothing.

@@ -8,8 +8,8 @@ import pytest
 
 from tensortap.analyze.facts import facts_of_dump, module_of, phase_of
 from tensortap.analyze.graph import edges_in, edges_out, find_path, node_named, tree
+from tensortap.analyze.lines import find_file, source_files
 from tensortap.analyze.overview import overview_of
-from tensortap.analyze.sources import find_file, source_files
 from tensortap.reader import SessionDir
 from tensortap.records import Node
 from tests.analyze.planted import PLANTS, Net, Plant, batches, squares, train, trained

@@ -13,7 +13,10 @@ import pytest
 import tensortap
 
 PACKAGE = Path(tensortap.__file__).parent
-CAPTURING = {"run", "watch", "engines", "ops", "debug", "profile", "sink"}
+NOUNS = {"errors", "extras", "suggest", "records", "phases", "pill", "dtypes", "frameworks"}
+LAYERS = [NOUNS, *({part} for part in ["wire", "store", "ops", "seam", "watch", "sink", "hooks"])]
+LAYERS += [{"debug", "profile"}, {"engines"}, {"launch"}]
+CAPTURING = set().union(*LAYERS) - NOUNS - {"wire", "store"}
 READING = {"reader", "analyze", "report", "commands", "server"}
 # Commands that do not read, but prepare or start a program that captures. They import the engine when they run.
 STARTING = {Path("commands/build.py"), Path("commands/doctor.py"), Path("commands/run.py")}
@@ -21,7 +24,7 @@ FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
 ALLOWED = {
     "__init__.py": ["torch"],  # a public name
     "wire/debug_service.py": ["tensorflow.EventListener"],  # the name of the protocol
-    "engines/base.py": ["tensorflow"],  # sessions that a user may take for ours
+    "seam/base.py": ["tensorflow"],  # sessions that a user may take for ours
     "analyze/operands.py": ["torch"],  # in the source of a program
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -69,6 +72,15 @@ def test_imports_follow_the_rules(path):
         assert not {".".join(name.split(".")[:3]) for name in imported} & engines, (
             "engines are loaded by tensortap.engines.registry"
         )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_layers_import_only_what_is_below_them(path):
+    rank = {part: number for number, layer in enumerate(LAYERS) for part in layer}
+    if part_of(path) in rank:
+        parts = {name.split(".")[1] for name in imports_of(path) if name.startswith("tensortap.")}
+        above = {part for part in parts if rank.get(part, 0) > rank[part_of(path)]}
+        assert not above, f"{part_of(path)} is below {above}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tensortap.commands import main
-from tensortap.engines.torch.native import build
+from tensortap.engines.torch.observer import build
 
 pytestmark = pytest.mark.skipif(
     not any(shutil.which(name) for name in build.COMPILERS), reason="there is no C++ compiler"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.step_stats_pb2 import StepStats
 
 from tensortap.commands import main
-from tensortap.profile.facts import StepFacts
 from tensortap.profile.timeline import Timeline
 from tensortap.records import Frame, Node
+from tensortap.seam.step_facts import StepFacts
 from tests.profile.trace_rules import check_trace
 
 ZERO = 1_700_000_000_000_000_000

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tensortap.commands.run_answer import Answerer
-from tensortap.debug.script.ranks import Voice
+from tensortap.launch.ranks import Voice
 from tensortap.records import RunInfo
 from tensortap.store import SessionStore
 from tests.patience import finished

@@ -41,7 +41,7 @@ def serve():
     torch.set_num_threads(1)
     import tensortap.analyze.session
     import tensortap.commands.run
-    import tensortap.engines.torch.script  # noqa: F401
+    import tensortap.engines.torch.follow  # noqa: F401
 
     for line in sys.stdin:
         request = json.loads(line)

@@ -17,11 +17,11 @@ from tensortap.debug.actions import (
     OnSessionInitResponse,
 )
 from tensortap.debug.base import BaseDebugWrapperSession
-from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.errors import InvalidArgumentError, OpError
+from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.sink.memory import collect
 from tests.debug.steps import X, failing_session, linear_session
-from tests.run.counter_session import CounterSession
+from tests.hooks.counter_session import CounterSession
 
 
 class Wrapper(BaseDebugWrapperSession):

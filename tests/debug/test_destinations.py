@@ -14,15 +14,15 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.engines.options import DebugTensorWatch
 from tensortap.reader import SessionDir
 from tensortap.records import RunInfo
+from tensortap.seam.options import DebugTensorWatch
 from tensortap.server import DebugServer
 from tensortap.sink.destinations import open_sink
-from tensortap.sink.gates import gates_of
 from tensortap.sink.grpc import GrpcSink
 from tensortap.sink.memory import MemorySink
 from tensortap.sink.stream import sender, senders
+from tensortap.sink.wishes import wishes_of
 from tensortap.store.layout import run_name
 from tensortap.watch.plan import plan_watches
 from tensortap.watch.urls import Destination
@@ -183,13 +183,13 @@ def test_what_became_of_a_sender_that_is_gone_is_said_at_the_end(monkeypatch, ca
 
 
 def test_gates_are_remembered_while_they_are_used_and_of_few_urls_afterwards():
-    used = gates_of("grpc://localhost:9/used")
-    first = weakref.ref(gates_of("grpc://localhost:9/0"))
+    used = wishes_of("grpc://localhost:9/used")
+    first = weakref.ref(wishes_of("grpc://localhost:9/0"))
     for number in range(1, 200):
-        gates_of(f"grpc://localhost:9/{number}")
+        wishes_of(f"grpc://localhost:9/{number}")
     gc.collect()
     assert first() is None
-    assert gates_of("grpc://localhost:9/used") is used
+    assert wishes_of("grpc://localhost:9/used") is used
 
 
 # --- nothing foreign is removed --------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tensortap.sink.budget import Budget
 from tensortap.sink.retention import Retention
 from tensortap.watch.options import WatchOptions
 from tests.debug.steps import X, failing_session, linear_session, runs, tensors
-from tests.run.counter_session import CounterSession
+from tests.hooks.counter_session import CounterSession
 
 
 def dumping(root, *args, sess=None, **kwargs):

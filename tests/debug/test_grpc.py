@@ -15,9 +15,9 @@ import tensortap as tt
 from tensortap.debug.streaming import grpc_urls
 from tensortap.reader.session_dir import SessionDir
 from tensortap.server import DebugServer, WatchKey
-from tensortap.store.tensor_proto import fill_tensor
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, GraphDef, TensorProto
 from tensortap.wire.events import METADATA
+from tensortap.wire.tensor_proto import fill_tensor
 from tests.debug.steps import X, linear_session
 from tests.patience import patient
 from tests.sink.peers import PlainServer, ServerProcess, at_most, free_port

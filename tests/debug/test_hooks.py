@@ -10,9 +10,9 @@ import torch
 
 import tensortap as tt
 from tensortap.debug.hooks import DumpingDebugHook
-from tensortap.engines.options import RunOptions
 from tensortap.errors import OpError
-from tensortap.run.args import SessionRunArgs, SessionRunContext
+from tensortap.hooks.args import SessionRunArgs, SessionRunContext
+from tensortap.seam.options import RunOptions
 from tensortap.sink.budget import Budget
 from tensortap.sink.retention import Retention
 from tensortap.watch.options import WatchOptions

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from tensortap.debug.script.polite import Politely
+from tensortap.launch.polite import Politely
 
 
 def worked(hurry, secs):

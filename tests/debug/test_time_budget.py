@@ -155,7 +155,7 @@ def test_hooks_notice_a_bad_step_at_once_and_name_its_operation_if_it_was_watche
     tmp_path, train, seed, caplog
 ):
     planted = random.Random(seed).randrange(2, STEPS - 1)
-    with caplog.at_level(logging.WARNING, "tensortap.run"):
+    with caplog.at_level(logging.WARNING, "tensortap.hooks"):
         budget = train(tmp_path / "dumps", planted)
     report = search_session(SessionDir(tmp_path / "dumps"))
     if is_watched(planted):

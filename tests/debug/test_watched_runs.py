@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.errors import FailedPreconditionError
 from tensortap.reader.dump_dir import DebugDumpDir
+from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.sink.memory import collect
 from tensortap.sink.queue import shared_queue
 from tensortap.watch.match import add_debug_tensor_watch, watch_graph, watch_graph_with_denylists

@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.engines.base import NonFinite
-from tensortap.engines.graph import Graph
 from tensortap.engines.observe.names import NameTable
 from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.engines.session.block import BlockSession, Monitor
@@ -29,6 +27,8 @@ from tensortap.engines.tensors import Tensors
 from tensortap.errors import FeedError, InvalidArgumentError, OpError
 from tensortap.ops.view import TensorView
 from tensortap.records import Frame, Node, TensorSpec, device_name
+from tensortap.seam.base import NonFinite
+from tensortap.seam.graph import Graph
 
 CPU = device_name("cpu")
 

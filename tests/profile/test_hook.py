@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 import tensortap as tt
+from tensortap.hooks import timer
+from tensortap.hooks.summary import FileWriterCache
 from tensortap.reader.session_dir import SessionDir
 from tensortap.records import Node
-from tensortap.run import timer
-from tensortap.run.summary import FileWriterCache
+from tests.hooks.counter_session import CounterSession
+from tests.hooks.events import read_events
 from tests.patience import patient
 from tests.profile.trace_rules import check_trace
-from tests.run.counter_session import CounterSession
-from tests.run.events import read_events
 
 X = torch.arange(6.0).reshape(2, 3)
 

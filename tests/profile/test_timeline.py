@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.step_stats_pb2 import StepStats
 
-from tensortap.engines.graph import Graph
 from tensortap.profile.drawing import FIRST_TID
 from tensortap.profile.executions import OP_TIMES
-from tensortap.profile.facts import PHASES, OpFacts, StepFacts, TensorLife
 from tensortap.profile.timeline import Timeline
 from tensortap.records import Frame, Node
+from tensortap.seam.graph import Graph
+from tensortap.seam.step_facts import PHASES, OpFacts, StepFacts, TensorLife
 from tensortap.store.trace_file import TraceTooLargeError, read_trace
 from tests.profile.trace_rules import check_trace
 

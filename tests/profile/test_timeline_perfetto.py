@@ -10,8 +10,8 @@ import pytest
 from tensorboard.compat.proto.step_stats_pb2 import StepStats
 
 from tensortap.commands import main
-from tensortap.profile.facts import OpFacts, StepFacts
 from tensortap.profile.timeline import Timeline
+from tensortap.seam.step_facts import OpFacts, StepFacts
 from tensortap.store.trace_file import read_trace
 from tests.profile.perfetto import Perfetto, why_not
 from tests.profile.test_timeline import CPU, ZERO, add

@@ -13,7 +13,7 @@ from tensortap.errors import TensortapError
 from tensortap.reader import DebugDumpDir, DumpFormatError, SessionDir
 from tensortap.store import export_npz, export_tfdbg
 from tensortap.store.description import read_description
-from tensortap.store.tensor_proto import read_event, tensor_from_event
+from tensortap.wire.tensor_proto import read_event, tensor_from_event
 from tests.store.sample import write_sample
 
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -21,7 +21,6 @@ from tensortap.commands import main
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
 from tensortap.server import DebugServer, Limits, StreamHandler, WatchKey
-from tensortap.store.values import numpy_dtype
 from tensortap.wire.debug_service import (
     DISABLED,
     PATIENCE_KEY,
@@ -32,6 +31,7 @@ from tensortap.wire.debug_service import (
 )
 from tensortap.wire.events import RunEnding, graph_events, run_end_event, tensor_events
 from tensortap.wire.graph_def import nodes_to_proto
+from tensortap.wire.values import numpy_dtype
 from tests.patience import patient
 from tests.server.tools import (
     device,

@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 
-from tensortap.engines.options import DebugOptions, DebugTensorWatch
 from tensortap.ops.view import TensorView
 from tensortap.records import Node, Record, RunInfo, TensorSpec, device_name
+from tensortap.seam.options import DebugOptions, DebugTensorWatch
 from tensortap.sink.publisher import Publisher, as_record_data
 from tests.patience import patient
 

@@ -13,7 +13,7 @@ from tensortap.server import DebugServer
 from tensortap.sink.base import RunEnd, Sink
 from tensortap.sink.destinations import open_sink
 from tensortap.sink.memory import collect
-from tensortap.store.values import as_bytes
+from tensortap.wire.values import as_bytes
 from tests.patience import patient
 from tests.store.sample import INFO, batch_of, nodes, pill, records
 

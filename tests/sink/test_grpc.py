@@ -19,10 +19,10 @@ from tensortap.sink.base import InteractiveSink, RunEnd, Sink
 from tensortap.sink.destinations import open_sink
 from tensortap.sink.grpc import GrpcSink
 from tensortap.sink.stream_options import StreamOptions
-from tensortap.store.tensor_proto import fill_tensor
-from tensortap.store.values import as_bytes
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, TensorProto
 from tensortap.wire.events import GRAPH, METADATA, TENSOR
+from tensortap.wire.tensor_proto import fill_tensor
+from tensortap.wire.values import as_bytes
 from tests.patience import patient
 from tests.sink.peers import PlainServer, at_most
 from tests.store import sample

@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensortap.engines.options import DebugOptions, DebugTensorWatch
 from tensortap.errors import FailedPreconditionError
 from tensortap.ops.debug_ops import DebugNanCount
 from tensortap.ops.view import TensorView
 from tensortap.pill import NAN
 from tensortap.reader.dump_dir import DebugDumpDir
+from tensortap.seam.options import DebugOptions, DebugTensorWatch
 from tensortap.sink import publisher as publisher_module
 from tensortap.sink.base import Counts
 from tensortap.sink.memory import collect, listen

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tensortap.debug.dumper import Dumper
+from tensortap.debug.run_directories import RunDirectories
 from tensortap.reader.session_dir import SessionDir
 from tensortap.sink.budget import Budget
 from tensortap.sink.filters import has_inf_or_nan
@@ -19,7 +19,7 @@ GOOD, BAD = np.ones(4, np.float32), np.array([1, np.inf], np.float32)
 
 def session(root, retention, values, op="DebugIdentity", errors=()):
     """Runs with one value each; the numbers of those that are on disk afterwards."""
-    dumper = Dumper(root, retention=retention)
+    dumper = RunDirectories(root, retention=retention)
     for number, value in enumerate(values):
         if not dumper.skips(SimpleNamespace(global_step=100 + number)):
             url = dumper.prepare(None, None)
@@ -61,7 +61,7 @@ def test_runs_that_wait_in_memory_leave_no_trace_on_disk(tmp_path):
 
 
 def test_runs_that_wait_on_disk_are_there_until_the_end(tmp_path):
-    dumper = Dumper(tmp_path / "r", retention=Retention(when="inf_or_nan", last=2, hold="disk"))
+    dumper = RunDirectories(tmp_path / "r", retention=Retention(when="inf_or_nan", last=2, hold="disk"))
     for _ in range(5):
         play({"x": GOOD}, watch_all(dumper.prepare(None, None)))
     dumper.flush()
@@ -94,7 +94,7 @@ def test_memory_is_bounded_and_the_oldest_runs_go_first(tmp_path):
     retention = Retention(when="inf_or_nan", last=9, memory_bytes=10_000)
     assert session(tmp_path / "a", retention, values) == [7, 8, 9]
     retention = Retention(when="inf_or_nan", memory_bytes=1000)
-    dumper = Dumper(tmp_path / "b", retention=retention)
+    dumper = RunDirectories(tmp_path / "b", retention=retention)
     play({"large": values[0], "bad": BAD}, watch_all(dumper.prepare(None, None)))
     dumper.close()
     run = SessionDir(tmp_path / "b").run(0)
@@ -142,7 +142,7 @@ def test_what_counts_as_inf_or_nan(value, op, bad):
 )
 def test_runs_that_are_not_kept_cost_nothing_of_the_budget(tmp_path, retention):
     budget = Budget(bytes_per_session=100)  # room for six runs of 16 bytes; two are there at a time
-    dumper = Dumper(tmp_path / "r", retention=retention, budget=budget)
+    dumper = RunDirectories(tmp_path / "r", retention=retention, budget=budget)
     for _ in range(20):
         play({"x": GOOD}, watch_all(dumper.prepare(None, None)))
     play({"x": BAD}, watch_all(dumper.prepare(None, None)))

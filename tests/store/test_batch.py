@@ -16,7 +16,7 @@ from tensortap.reader import DebugDumpDir, SessionDir
 from tensortap.records import RECORD_ROW, KeyTable, Record, RecordBatch, RecordKey, RunInfo
 from tensortap.store import SessionStore
 from tensortap.store.health import HealthLog
-from tensortap.store.values import as_bytes
+from tensortap.wire.values import as_bytes
 from tests.store.sample import CPU, GPU, INFO, START, batch_of, pill, record, records, write_sample
 
 shapes = st.lists(st.integers(0, 3), max_size=8) | st.lists(st.integers(1, 400), max_size=1)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensortap.commands import main
+from tensortap.errors import DamagedValueError
 from tensortap.reader import DebugDumpDir, SessionDir
 from tensortap.records import RunInfo
 from tensortap.store import SessionStore, checksum
-from tensortap.store.format import DamagedValueError
 from tests.store.sample import START, batch_of, record
 
 # The check values of the CRC catalogue and of RFC 3720.

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensortap.errors import DumpFormatError
 from tensortap.store import format as fmt
-from tensortap.store.format import Damage, DumpFormatError, Entry
+from tensortap.store.format import Damage, IndexEntry
 
 IN_DATA_FILE_OF_VERSION_2 = 3
 
 texts = st.text(max_size=40)
 entries = st.builds(
-    lambda name, slot, op, time, dtype, shape, initialized, value, offset, checksum: Entry(
+    lambda name, slot, op, time, dtype, shape, initialized, value, offset, checksum: IndexEntry(
         name,
         slot,
         op,
@@ -142,7 +143,7 @@ def test_a_block_with_a_valid_checksum_and_foreign_content_is_damage_or_entries(
     body = struct.pack("<III", count, dims, keys) + content
     frame = b"TTb\x01" + struct.pack("<II", len(body), zlib.crc32(body)) + body
     for item in fmt.scan_entries(frame):
-        assert isinstance(item, Damage) or isinstance(item[0], Entry)
+        assert isinstance(item, Damage) or isinstance(item[0], IndexEntry)
 
 
 def test_a_newer_version_says_so():
@@ -153,14 +154,14 @@ def test_a_newer_version_says_so():
 
 
 def test_an_entry_has_a_size_limit():
-    entry = Entry("n" * (1 << 20), 0, "Op", 0, "float32", (), True, False, 0, 0)
+    entry = IndexEntry("n" * (1 << 20), 0, "Op", 0, "float32", (), True, False, 0, 0)
     with pytest.raises(ValueError, match="1 MiB"):
         fmt.encode_entry(entry)
 
 
 def test_a_block_under_the_marker_of_an_entry_is_damage():
     """The two markers differ in one bit, which their checksums do not cover."""
-    good = Entry("fc/addmm", 0, "DebugNanCount", 17, "int64", (1,), True, True, -1, 8, bytes(8))
+    good = IndexEntry("fc/addmm", 0, "DebugNanCount", 17, "int64", (1,), True, True, -1, 8, bytes(8))
     buffer = bytearray(blocks_of([good] * 3))
     place = buffer.index(b"TTb\x01")
     buffer[place : place + 4] = b"TTr\x01"

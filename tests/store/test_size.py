@@ -8,18 +8,18 @@ import hashlib
 import numpy as np
 import pytest
 
-from tensortap.debug.dumper import Dumper
-from tensortap.engines.options import DebugOptions
+from tensortap.debug.run_directories import RunDirectories
+from tensortap.errors import DumpFormatError
 from tensortap.reader import SessionDir
 from tensortap.records import Frame, Node, RunInfo, TensorSpec
+from tensortap.seam.options import DebugOptions
 from tensortap.sink.budget import Budget
 from tensortap.sink.publisher import Publisher
-from tensortap.store.bounded import MAX_MESSAGE_BYTES
 from tensortap.store.content import COMPRESSED_FROM, ContentStore
-from tensortap.store.format import DumpFormatError
 from tensortap.store.health import HealthHistory, HealthLog, Pill
 from tensortap.store.layout import health_path
 from tensortap.store.session import session_size
+from tensortap.wire.bounded import MAX_MESSAGE_BYTES
 from tests.sink.sample import info, watch_all
 
 
@@ -93,7 +93,7 @@ def test_a_history_gives_back_what_was_added_however_much_it_was(tmp_path, tenso
 
 
 def test_a_program_of_another_graph_in_every_run_takes_little_room(tmp_path):
-    dumper = Dumper(tmp_path / "root")
+    dumper = RunDirectories(tmp_path / "root")
     for run in range(4):
         execute(dumper, nodes(10_000, f"cell_{run}"))
     dumper.close()
@@ -103,7 +103,7 @@ def test_a_program_of_another_graph_in_every_run_takes_little_room(tmp_path):
 
 
 def test_graphs_count_against_the_budget_of_a_session(tmp_path):
-    dumper = Dumper(tmp_path / "root", budget=Budget(bytes_per_session=100_000))
+    dumper = RunDirectories(tmp_path / "root", budget=Budget(bytes_per_session=100_000))
     for run in range(12):
         execute(dumper, nodes(200, f"cell_{run}"))
     dumper.close()

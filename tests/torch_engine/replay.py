@@ -13,9 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.engines.torch.schema import op_of
 from tensortap.records import Node
+from tensortap.seam.options import RunMetadata, RunOptions
 
 SOURCES = ("Placeholder", "Variable", "Const")
 GARBAGE = (

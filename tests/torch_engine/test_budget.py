@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from tensortap.analyze.session import search_session
-from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
 from tensortap.debug.time_budget import TimeBudget
+from tensortap.engines.torch.follow import follow
 from tensortap.engines.torch.glance import first_bad
-from tensortap.engines.torch.script import follow
+from tensortap.launch.watch import ScriptOptions, ScriptWatch
 from tensortap.reader import SessionDir
 from tensortap.watch.options import WatchOptions
 
@@ -68,7 +68,7 @@ def train(root, planted, optimizer_class=torch.optim.Adam):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_bad_step_is_noticed_at_once_and_its_operation_named_if_it_was_watched(tmp_path, seed, caplog):
     planted = random.Random(seed).randrange(STEPS)
-    with caplog.at_level(logging.WARNING, "tensortap.run"):
+    with caplog.at_level(logging.WARNING, "tensortap.hooks"):
         watch, watched, noticed = train(tmp_path / "dumps", planted)
     report = search_session(SessionDir(tmp_path / "dumps"))
     if watched[planted]:

@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
-from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.engines.torch import Session
+from tensortap.seam.options import RunMetadata, RunOptions
 from tests.torch_engine.replay import record, replay, same_bits
 from tests.torch_engine.zoo import ZOO
 

@@ -12,7 +12,7 @@ from torch.optim import optimizer as hooks_of_optimizers
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import tensortap as tt
-from tensortap.engines.torch.native.decoder import Decoder
+from tensortap.engines.torch.observer.decoder import Decoder
 from tensortap.engines.torch.recorder import Recorder
 from tensortap.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from tests.torch_engine.zoo import ZOO, make_exception_mid_step, make_op_error

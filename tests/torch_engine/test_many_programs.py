@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.engines.graph import Graph
 from tensortap.engines.session.block import Monitor
 from tensortap.engines.torch import forgetting
 from tensortap.engines.torch.loop import TorchBlockSession
-from tensortap.engines.torch.native.decoder import Decoder
+from tensortap.engines.torch.observer.decoder import Decoder
 from tensortap.engines.torch.program import Program
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
+from tensortap.seam.graph import Graph
 from tensortap.sink.queue import shared_queue
 from tests.patience import patient
 

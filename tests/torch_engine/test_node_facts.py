@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import tensortap as tt
 from tensortap.analyze.facts import node_of_proto
 from tensortap.analyze.session import search_session
-from tensortap.places import module_of, phase_of, position_by_name
+from tensortap.phases import module_of, phase_of, position_by_name
 from tensortap.reader import SessionDir
 from tensortap.records import Node, Position
 from tensortap.wire.graph_def import nodes_to_proto

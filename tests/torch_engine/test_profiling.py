@@ -23,8 +23,8 @@ from tensortap.engines.torch.profiling.events import Allocation, Call, Calls, De
 from tensortap.engines.torch.profiling.join import Joined, join
 from tensortap.engines.torch.profiling.memory import BEFORE, lives_of, usage_of
 from tensortap.engines.torch.profiling.operations import blocks_of, operations_of
-from tensortap.profile.facts import OpFacts
 from tensortap.records import Node
+from tensortap.seam.step_facts import OpFacts
 from tests.patience import patient
 from tests.torch_engine.replay import same_bits
 from tests.torch_engine.zoo import ZOO

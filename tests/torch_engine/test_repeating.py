@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
-from tensortap.debug.script.watch import ScriptOptions, ScriptWatch
-from tensortap.engines.torch.native.decoder import Decoder
-from tensortap.engines.torch.native.known import KnownSources
-from tensortap.engines.torch.script import follow
+from tensortap.engines.torch.follow import follow
+from tensortap.engines.torch.observer.decoder import Decoder
+from tensortap.engines.torch.observer.known import KnownSources
+from tensortap.launch.watch import ScriptOptions, ScriptWatch
 from tensortap.reader import SessionDir
 from tensortap.watch.options import WatchOptions
 from tests.torch_engine.subclasses.kinds import Asked, Wrapper

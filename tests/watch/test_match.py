@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tensortap.engines.graph import Graph
-from tensortap.engines.options import RunOptions
 from tensortap.errors import InvalidArgumentError
 from tensortap.records import Node, TensorSpec
+from tensortap.seam.graph import Graph
+from tensortap.seam.options import RunOptions
 from tensortap.watch.match import (
     add_debug_tensor_watch,
     watch_graph,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tensortap.engines.options import DebugTensorWatch
 from tensortap.errors import InvalidArgumentError
 from tensortap.records import Node, TensorSpec
-from tensortap.watch.pattern import TensorPattern
+from tensortap.seam.options import DebugTensorWatch
+from tensortap.seam.pattern import TensorPattern
 from tensortap.watch.plan import plan_watches
 
 A, B = "file:///a", "file:///b"

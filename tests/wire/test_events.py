@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensortap.records import Record, RunInfo
-from tensortap.store.values import as_bytes
 from tensortap.wire.debug_service import Event, WireError
 from tensortap.wire.events import (
     GRAPH,
@@ -31,6 +30,7 @@ from tensortap.wire.events import (
     run_end_event,
     tensor_events,
 )
+from tensortap.wire.values import as_bytes
 from tests.store.sample import CPU, INFO, START, record, records
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

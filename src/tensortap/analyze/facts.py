@@ -14,10 +14,10 @@ from tensortap.analyze.health import Health
 from tensortap.analyze.vocabulary import operation_of, vocabulary_of
 from tensortap.analyze.vocabulary.canonical import Operation
 from tensortap.dtypes import DTYPE_NAMES
+from tensortap.errors import DamagedValueError
+from tensortap.phases import SOURCES, is_variable, module_of, parameter_of_gradient, phase_of
 from tensortap.pill import HASH_OP, NAN_COUNT_OP, NEVER_BAD, PILL_BYTES, PILL_OP
-from tensortap.places import SOURCES, is_variable, module_of, parameter_of_gradient, phase_of
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
-from tensortap.store.format import DamagedValueError
 from tensortap.store.layout import parse_run_name
 from tensortap.wire.graph_def import read_attribute
 

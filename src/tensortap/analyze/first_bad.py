@@ -24,7 +24,7 @@ from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
 from tensortap.analyze.health import number_text
 from tensortap.analyze.reach import Judged
 from tensortap.analyze.verdicts import BAD, INTENDED, PARTLY, UNKNOWN, Condition
-from tensortap.places import parameter_of_gradient
+from tensortap.phases import parameter_of_gradient
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Condition", "first_bad", "maker_of", "search", "standing"]

@@ -14,7 +14,7 @@ import numpy as np
 from tensortap.analyze.facts import facts_of_dump
 from tensortap.analyze.findings import Finding
 from tensortap.analyze.health import number_text
-from tensortap.places import SOURCES, is_variable
+from tensortap.phases import SOURCES, is_variable
 from tensortap.records import Node
 
 if TYPE_CHECKING:

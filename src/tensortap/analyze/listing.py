@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tensortap.analyze.health import NOT_LOOKED_AT, Health
+from tensortap.errors import DamagedValueError
 from tensortap.pill import PILL_COLUMNS, PILL_OP, is_pill
-from tensortap.store.format import DamagedValueError
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, DebugTensorDatum

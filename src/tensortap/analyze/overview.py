@@ -9,7 +9,7 @@ from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.health import Health
 from tensortap.analyze.vocabulary import operation_of
 from tensortap.analyze.vocabulary.canonical import BEGINS_BACKWARD
-from tensortap.places import parameter_of_gradient
+from tensortap.phases import parameter_of_gradient
 from tensortap.records import split_tensor_name
 
 __all__ = ["Overview", "overview_of"]

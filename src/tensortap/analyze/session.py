@@ -14,8 +14,8 @@ from tensortap.analyze.findings import Finding, Origin, Report, RunReport
 from tensortap.analyze.first_bad import Condition, maker_of, search
 from tensortap.analyze.growth import growth_of
 from tensortap.analyze.vocabulary import operation_of
+from tensortap.phases import is_variable
 from tensortap.pill import NAN_COUNT_OP, PILL_OP, bad_rows
-from tensortap.places import is_variable
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, RunRef, SessionDir

@@ -11,7 +11,7 @@ from tensortap.analyze.facts import RunFacts, phase_of
 from tensortap.analyze.findings import InputHealth
 from tensortap.analyze.health import Health
 from tensortap.analyze.vocabulary.canonical import Operation
-from tensortap.places import SOURCES
+from tensortap.phases import SOURCES
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["BAD", "GOOD", "INTENDED", "PARTLY", "UNKNOWN", "Condition", "Verdicts"]

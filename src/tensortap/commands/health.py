@@ -155,7 +155,7 @@ def _follow(session: Any, options: argparse.Namespace) -> int:
 
 
 def _is_over(ref: Any, session: Any) -> bool:
-    from tensortap.store.source import open_run
+    from tensortap.store.stored_run import open_run
 
     try:
         source = open_run(ref.path)

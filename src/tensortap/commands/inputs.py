@@ -84,7 +84,7 @@ def show_tree(options: argparse.Namespace, edges: Edges) -> int:
 
 
 def _is_bad(facts: RunFacts, branch: Branch) -> bool:
-    from tensortap.analyze.sources import is_bad
+    from tensortap.analyze.lines import is_bad
 
     return facts.is_bad(branch.tensor) or (branch.node is not None and is_bad(facts, branch.node))
 

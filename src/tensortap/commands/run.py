@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensortap.debug.script.python import Program
-    from tensortap.debug.script.watch import ScriptOptions
-    from tensortap.engines.base import Follower
     from tensortap.frameworks import Framework
+    from tensortap.launch.script import Script
+    from tensortap.launch.watch import ScriptOptions
+    from tensortap.seam.base import Follower
 
 HELP = "run a program and say which operation made its first bad value"
 DESCRIPTION = """Run a program as python would, and watch the health of every tensor in it.
@@ -134,8 +134,8 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     """Prepare the program; what is returned executes it, when nothing of ours stands around it any more."""
     from tensortap.commands.common import checked_regex
     from tensortap.commands.run_answer import Answerer
-    from tensortap.debug.script.ranks import Voice, default_root
-    from tensortap.debug.script.watch import ScriptWatch
+    from tensortap.launch.ranks import Voice, default_root
+    from tensortap.launch.watch import ScriptWatch
 
     program = _program(options)
     program.check()
@@ -155,13 +155,13 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     return partial(_start, program, watch, answerer)
 
 
-def _start(program: Program, watch: Any, answerer: Any) -> int:
+def _start(program: Script, watch: Any, answerer: Any) -> int:
     import atexit
 
     from tensortap.commands.run_answer import name_warnings
-    from tensortap.debug.script.children import Children
-    from tensortap.debug.script.imports import when_imported
     from tensortap.engines.registry import FRAMEWORKS, load_engine
+    from tensortap.launch.children import Children
+    from tensortap.launch.imports import when_imported
     from tensortap.sink.queue import shared_queue
 
     follower: Follower | None = None
@@ -218,20 +218,20 @@ def _start(program: Program, watch: Any, answerer: Any) -> int:
     return 0
 
 
-def _program(options: argparse.Namespace) -> Program:
-    from tensortap.debug.script.python import Program
+def _program(options: argparse.Namespace) -> Script:
+    from tensortap.launch.script import Script
 
     if options.module_and_arguments:
-        return Program("module", options.module_and_arguments[0], options.module_and_arguments[1:])
+        return Script("module", options.module_and_arguments[0], options.module_and_arguments[1:])
     if options.code_and_arguments:
-        return Program("code", options.code_and_arguments[0], options.code_and_arguments[1:])
+        return Script("code", options.code_and_arguments[0], options.code_and_arguments[1:])
     if options.program:
-        return Program("script", options.program[0], options.program[1:])
+        return Script("script", options.program[0], options.program[1:])
     raise UsageError("Which program? Name a script, -m MODULE or -c CODE; see tensortap run --help.")
 
 
 def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> ScriptOptions:
-    from tensortap.debug.script.watch import ScriptOptions
+    from tensortap.launch.watch import ScriptOptions
     from tensortap.sink.budget import DEFAULT_LIMIT_BYTES
     from tensortap.watch.options import WatchOptions
 
@@ -247,7 +247,7 @@ def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> 
     if options.values:
         how["keep"] = "all"
     elif options.ring is not None:
-        from tensortap.debug.script.memory import memory_limit
+        from tensortap.launch.memory import memory_limit
 
         how.update(keep="none", last=options.ring, memory_bytes=memory_limit() // 4)
     return ScriptOptions(

@@ -18,7 +18,7 @@ from tensortap.errors import NotThereError
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
-    from tensortap.analyze.sources import SourceFile
+    from tensortap.analyze.lines import SourceFile
     from tensortap.reader import DebugDumpDir
 
 HELP = "show the program with the nodes each line made"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.facts import facts_of_dump
-    from tensortap.analyze.sources import find_file, source_files
+    from tensortap.analyze.lines import find_file, source_files
 
     dump = open_run(options)
     facts = facts_of_dump(dump)
@@ -124,7 +124,7 @@ def _show_line(facts: RunFacts, file: SourceFile, line: int, as_json: bool) -> i
 
 
 def _show_file(facts: RunFacts, dump: DebugDumpDir, file: SourceFile, options: argparse.Namespace) -> None:
-    from tensortap.analyze.sources import is_bad
+    from tensortap.analyze.lines import is_bad
     from tensortap.report.answer import short_path
     from tensortap.report.page import Page
 

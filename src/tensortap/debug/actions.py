@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.watch.options import WatchOptions
 
 __all__ = [

@@ -35,11 +35,11 @@ from tensortap.debug.actions import (
     OnSessionInitResponse,
 )
 from tensortap.debug.threads import ThreadFilter
-from tensortap.engines.base import default_session, is_session, why_no_session
-from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
-from tensortap.engines.structure import is_empty
 from tensortap.errors import OpError
-from tensortap.run.monitored import MonitoredSession
+from tensortap.hooks.monitored import MonitoredSession
+from tensortap.seam.base import default_session, is_session, why_no_session
+from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
+from tensortap.seam.structure import is_empty
 from tensortap.watch.match import watch_run
 
 __all__ = ["BaseDebugWrapperSession", "WrappedStepContext", "check_wrappable"]

@@ -9,9 +9,9 @@ from typing import Any
 
 from tensortap.debug.actions import OnRunStartAction, OnRunStartRequest, OnRunStartResponse
 from tensortap.debug.base import check_wrappable
-from tensortap.debug.dumper import FLUSH_SECS, Dumper
 from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, Watch
-from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.debug.run_directories import FLUSH_SECS, RunDirectories
+from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.sink.budget import Budget, as_budget
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
 from tensortap.sink.retention import Retention
@@ -68,7 +68,7 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
     ) -> None:
         check_wrappable(sess)  # before a directory is made for it
         super().__init__(sess, watch_fn, thread_name_filter, pass_through_operrors)
-        self._dumper = Dumper(
+        self._dumper = RunDirectories(
             session_root,
             budget=as_budget(budget),
             retention=retention,

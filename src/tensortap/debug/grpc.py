@@ -9,7 +9,7 @@ from tensortap.debug.actions import OnRunStartAction, OnRunStartRequest, OnRunSt
 from tensortap.debug.base import check_wrappable
 from tensortap.debug.guarding import Guarding
 from tensortap.debug.non_interactive import NonInteractiveDebugWrapperSession, Watch
-from tensortap.engines.options import RunMetadata, RunOptions
+from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.sink.stream_options import StreamOptions
 
 __all__ = ["GrpcDebugWrapperSession", "TensorBoardDebugWrapperSession"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensortap.debug.time_budget import TimeBudget
-from tensortap.engines.base import Guard, engine_session_of, guard_of
+from tensortap.seam.base import Guard, engine_session_of, guard_of
 
 __all__ = ["Guarding", "step_of"]
 

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensortap.debug.dumper import FLUSH_SECS, Dumper, check_retention
 from tensortap.debug.guarding import Guarding
 from tensortap.debug.non_interactive import Watch, watch_fn_of
+from tensortap.debug.run_directories import FLUSH_SECS, RunDirectories, check_retention
 from tensortap.debug.threads import ThreadFilter
-from tensortap.engines.options import RunOptions
-from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
-from tensortap.run.hooks import SessionRunHook
+from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
+from tensortap.hooks.hook import SessionRunHook
+from tensortap.seam.options import RunOptions
 from tensortap.sink.budget import Budget, as_budget
 from tensortap.sink.queue import DEFAULT_MAX_WAIT_SECS
 from tensortap.sink.retention import Retention
@@ -77,7 +77,7 @@ class DumpingDebugHook(SessionRunHook):
         self._retention = retention
         self._max_wait_secs = max_wait_secs
         self._fsync = fsync
-        self._dumper: Dumper | None = None
+        self._dumper: RunDirectories | None = None
         self._lock = threading.Lock()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
@@ -102,12 +102,12 @@ class DumpingDebugHook(SessionRunHook):
         )
         return SessionRunArgs(None, None, options)
 
-    def _open(self) -> tuple[Dumper, bool]:
+    def _open(self) -> tuple[RunDirectories, bool]:
         """The dumper, and whether it is new; it is made by the first run of whichever thread comes first."""
         with self._lock:
             if self._dumper is not None:
                 return self._dumper, False
-            self._dumper = Dumper(
+            self._dumper = RunDirectories(
                 self._session_root,
                 budget=self._budget,
                 retention=self._retention,

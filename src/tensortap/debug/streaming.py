@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 from tensortap.debug.root import Launch
-from tensortap.engines.structure import leaves
 from tensortap.records import Frame, RunInfo
+from tensortap.seam.structure import leaves
 from tensortap.sink.base import notices
 from tensortap.sink.grpc import GrpcSink, address_of
 from tensortap.sink.stream.sender import Sender

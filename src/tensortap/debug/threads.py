@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 
-from tensortap.watch.pattern import check_regex
+from tensortap.seam.pattern import check_regex
 
 __all__ = ["ThreadFilter"]
 

@@ -15,7 +15,7 @@ from collections import deque
 
 __all__ = ["TimeBudget"]
 
-log = logging.getLogger("tensortap.run")
+log = logging.getLogger("tensortap.hooks")
 
 _FIRST_RUNS = 5
 _FIRST_SECS = 1.0

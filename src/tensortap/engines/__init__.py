@@ -1,1 +1,1 @@
-"""The engines that execute a step, behind one seam (`base.py`); the only code that imports a framework."""
+"""The engines that execute a step, behind one seam (`tensortap/seam`); the only code that imports a framework."""

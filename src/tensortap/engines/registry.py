@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tensortap.engines.base import Engine
 from tensortap.frameworks import FRAMEWORKS, Framework
+from tensortap.seam.base import Engine
 
 __all__ = ["FRAMEWORKS", "load_engine"]
 

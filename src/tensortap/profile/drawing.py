@@ -9,7 +9,6 @@ from typing import Any
 from tensortap.dtypes import DTYPE_NAMES
 from tensortap.profile import chrome_trace
 from tensortap.profile.executions import DeviceExecutions, Execution, Output, read_step_stats
-from tensortap.profile.facts import OpFacts, StepFacts
 from tensortap.profile.lanes import Lane, lanes_by_thread, lanes_by_time, module_groups, packed
 from tensortap.profile.lifetimes import (
     AllocationMaximum,
@@ -20,6 +19,7 @@ from tensortap.profile.lifetimes import (
     exact_lives,
 )
 from tensortap.records import TensorSpec
+from tensortap.seam.step_facts import OpFacts, StepFacts
 from tensortap.store.trace_file import Event, micros
 
 __all__ = ["Drawing"]

@@ -8,12 +8,12 @@ import os
 from numbers import Real
 from typing import Any, SupportsIndex
 
-from tensortap.engines.options import RunOptions, TraceLevel
+from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
+from tensortap.hooks.builtin.names import global_step_name, read_step
+from tensortap.hooks.hook import SessionRunHook
+from tensortap.hooks.timer import SecondOrStepTimer
 from tensortap.profile.writer import ProfileWriter
-from tensortap.run.args import SessionRunArgs, SessionRunContext, SessionRunValues
-from tensortap.run.builtin.names import global_step_name, read_step
-from tensortap.run.hooks import SessionRunHook
-from tensortap.run.timer import SecondOrStepTimer
+from tensortap.seam.options import RunOptions, TraceLevel
 
 __all__ = ["ProfilerHook"]
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from tensortap.profile.executions import Execution
-from tensortap.profile.facts import OpFacts
+from tensortap.seam.step_facts import OpFacts
 
 __all__ = ["Group", "Lane", "lanes_by_thread", "lanes_by_time", "module_groups", "packed"]
 

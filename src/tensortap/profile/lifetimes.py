@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensortap.profile.executions import Execution, Output
-from tensortap.profile.facts import TensorLife
+from tensortap.seam.step_facts import TensorLife
 
 __all__ = ["AllocationMaximum", "Life", "Production", "Productions", "allocator_series", "exact_lives"]
 

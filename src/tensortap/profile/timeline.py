@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tensortap.engines.graph import Graph
 from tensortap.profile.chrome_trace import ChromeTrace
 from tensortap.profile.drawing import Drawing
-from tensortap.profile.facts import StepFacts
 from tensortap.profile.lifetimes import AllocationMaximum
+from tensortap.seam.graph import Graph
+from tensortap.seam.step_facts import StepFacts
 from tensortap.store.trace_file import TraceTooLargeError, write_trace
 
 __all__ = ["StepStatsAnalysis", "Timeline", "WrittenTrace"]

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensortap.engines.graph import Graph
-from tensortap.profile.facts import StepFacts
-from tensortap.profile.step import StepProfile
+from tensortap.hooks.summary import EventWriter, get_event_writer
 from tensortap.profile.timeline import Timeline
-from tensortap.run.summary import EventWriter, get_event_writer
+from tensortap.seam.graph import Graph
+from tensortap.seam.measured import StepProfile
+from tensortap.seam.step_facts import StepFacts
 from tensortap.sink.base import notices
 from tensortap.sink.queue import WriterQueue
 

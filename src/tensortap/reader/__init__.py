@@ -3,13 +3,13 @@
 What `__all__` lists is stable: see docs/api.md.
 """
 
+from tensortap.errors import DumpFormatError
 from tensortap.pill import PILL_COLUMNS
 from tensortap.reader.datum import DebugTensorDatum, has_inf_or_nan
 from tensortap.reader.dump_dir import DebugDumpDir, WatchKeyDoesNotExistInDebugDumpDirError
 from tensortap.reader.session_dir import RunRef, SessionDir
-from tensortap.store.format import DumpFormatError
 from tensortap.store.tfdbg import load_tensor_from_event_file
-from tensortap.store.values import InconvertibleTensorProto
+from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = [
     "PILL_COLUMNS",

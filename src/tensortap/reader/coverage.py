@@ -12,7 +12,7 @@ from tensortap.analyze.coverage import Coverage, Guarded, RankState
 from tensortap.analyze.facts import facts_of_dump
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.processes import ENDED, FAILED, ProcessFacts, read_processes
-from tensortap.store.source import open_run
+from tensortap.store.stored_run import open_run
 from tensortap.store.system import Status, machine, status_of
 
 if TYPE_CHECKING:

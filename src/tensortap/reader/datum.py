@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tensortap.pill import kinds_of_value
-from tensortap.store.source import StoredTensor
+from tensortap.store.stored_run import StoredTensor
 from tensortap.store.tfdbg import tensor_at
-from tensortap.store.values import InconvertibleTensorProto, TensorValue
+from tensortap.wire.values import InconvertibleTensorProto, TensorValue
 
 __all__ = ["DebugTensorDatum", "has_inf_or_nan"]
 

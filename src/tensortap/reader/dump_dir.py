@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tensortap.errors import UsageError
+from tensortap.errors import DamagedValueError, UsageError
 from tensortap.reader.datum import DebugTensorDatum
 from tensortap.reader.graph_queries import GraphQueries
 from tensortap.reader.validation import validate_dump
-from tensortap.store.format import DamagedValueError
-from tensortap.store.source import CoreMetadata, RunSource, open_run
-from tensortap.store.values import TensorValue
+from tensortap.store.stored_run import CoreMetadata, StoredRun, open_run
+from tensortap.wire.values import TensorValue
 
 __all__ = ["DebugDumpDir", "WatchKeyDoesNotExistInDebugDumpDirError"]
 
@@ -66,7 +65,7 @@ class DebugDumpDir(GraphQueries):
         verify: bool = True,
     ) -> None:
         super().__init__()
-        self.source: RunSource = open_run(root, verify)
+        self.source: StoredRun = open_run(root, verify)
         self._client_graphs = list(partition_graphs or ())
         self._validate = validate
         self._load()

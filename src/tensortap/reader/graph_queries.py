@@ -6,7 +6,7 @@ from typing import Any
 
 from tensortap.errors import NotThereError, UsageError
 from tensortap.reader.debug_graph import DebugGraph, node_of, trace_inputs
-from tensortap.store.source import RunSource
+from tensortap.store.stored_run import StoredRun
 
 __all__ = ["GraphQueries"]
 
@@ -18,7 +18,7 @@ class GraphQueries:
     graph was stored, and `ValueError` for nodes and devices that do not exist.
     """
 
-    source: RunSource
+    source: StoredRun
 
     def __init__(self) -> None:
         self._python_graph: Any = None

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tensortap.analyze.ranks import Reading, RunReadings
+from tensortap.errors import DamagedValueError
 from tensortap.pill import HASH_OP, NAN_COUNT_OP, PILL_OP
 from tensortap.reader.session_dir import SessionDir
-from tensortap.store.format import DamagedValueError
-from tensortap.store.source import RunSource, StoredTensor, open_run
+from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
 
 __all__ = ["COMPARED_OPS", "rank_readings"]
 
@@ -52,7 +52,7 @@ def rank_readings(
         yield RunReadings(number, step, ranks)
 
 
-def _readings(source: RunSource, debug_ops: Container[str], part: str) -> list[Reading]:
+def _readings(source: StoredRun, debug_ops: Container[str], part: str) -> list[Reading]:
     found: list[Reading] = []
     executions: dict[tuple[str, str], int] = {}
     for tensors in source.tensors.values():

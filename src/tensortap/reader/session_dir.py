@@ -11,16 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tensortap.analyze.coverage import Coverage
-from tensortap.errors import NotThereError, UsageError
+from tensortap.errors import DamagedValueError, DumpFormatError, NotThereError, UsageError
 from tensortap.pill import PILL_OP, PILL_SIZE
 from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
-from tensortap.store.format import DamagedValueError, DumpFormatError
 from tensortap.store.health import HealthHistory, history_dtype
 from tensortap.store.session import health_files, list_runs
-from tensortap.store.source import RunSource, StoredTensor, open_run
-from tensortap.store.values import InconvertibleTensorProto
+from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
+from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = ["RunRef", "SessionDir"]
 
@@ -238,7 +237,7 @@ class SessionDir:
                         run, step = _numbers(source)
                         yield (source.task, run, step, each.timestamp, *values), bool(values)
 
-    def _open(self, runs: Any) -> Iterator[RunSource]:
+    def _open(self, runs: Any) -> Iterator[StoredRun]:
         for run in runs:
             try:
                 yield open_run(run.path)
@@ -260,7 +259,7 @@ class SessionDir:
             self.notices.append(notice)
 
 
-def _numbers(source: RunSource) -> tuple[int, int]:
+def _numbers(source: StoredRun) -> tuple[int, int]:
     if source.core_metadata:
         first = source.core_metadata[0]
         return first.session_run_index, first.global_step

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensortap.store.session import list_runs
-from tensortap.store.source import open_run
+from tensortap.store.stored_run import open_run
 
 __all__ = ["RunVerification", "Verifications", "verify_directory"]
 

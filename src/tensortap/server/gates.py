@@ -19,8 +19,8 @@ import numpy as np
 
 from tensortap.records import Record, tensor_name
 from tensortap.server.limits import checked_name
-from tensortap.store.values import numpy_dtype
 from tensortap.wire.debug_service import DISABLED, READ_ONLY, READ_WRITE, EventReply, WireError
+from tensortap.wire.values import numpy_dtype
 
 __all__ = ["CLOSED", "STATE_NAMES", "GateClient", "Gates", "Hit", "WatchKey", "replacement"]
 

@@ -6,8 +6,8 @@ import hashlib
 import threading
 from collections import OrderedDict
 
+from tensortap.errors import DumpFormatError
 from tensortap.server.programs import Programs
-from tensortap.store.format import DumpFormatError
 from tensortap.store.writer import SessionStore
 
 __all__ = ["GraphIndex"]

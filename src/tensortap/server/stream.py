@@ -16,7 +16,6 @@ from tensortap.server.known_names import KnownNames
 from tensortap.server.received_run import CannotStore, ReceivedRun
 from tensortap.server.reception import Reception
 from tensortap.server.stream_graphs import StreamGraphs
-from tensortap.store.tensor_proto import fill_tensor
 from tensortap.wire.batches import BatchDecoder
 from tensortap.wire.debug_service import WireError
 from tensortap.wire.events import (
@@ -33,6 +32,7 @@ from tensortap.wire.events import (
     read_run_end,
 )
 from tensortap.wire.messages import DecodeError, Event
+from tensortap.wire.tensor_proto import fill_tensor
 
 __all__ = ["Stream"]
 

@@ -11,7 +11,7 @@ from tensortap.analyze.history import history_of
 from tensortap.analyze.listing import RecordRow, list_records, pill_numbers
 from tensortap.analyze.ranks import compare_ranks
 from tensortap.analyze.values import NoSuchTensor, find_value
-from tensortap.errors import NotThereError
+from tensortap.errors import DamagedValueError, NotThereError
 from tensortap.pill import PILL_OP
 from tensortap.reader import DebugDumpDir, SessionDir
 from tensortap.reader.rank_readings import rank_readings
@@ -19,9 +19,8 @@ from tensortap.reader.session_dir import RunRef
 from tensortap.server.gates import Hit
 from tensortap.server.job import Job
 from tensortap.store.description import RUNNING, read_description
-from tensortap.store.format import DamagedValueError
-from tensortap.store.values import numpy_dtype
 from tensortap.suggest import nearest
+from tensortap.wire.values import numpy_dtype
 
 __all__ = [
     "describe_hit",

@@ -13,14 +13,14 @@ from typing import Any
 
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.sink.base import ProcessBound, RunEnd, notices
-from tensortap.sink.gates import gates_of
 from tensortap.sink.reasons import AFTER_FORK
 from tensortap.sink.stream.sender import Sender
 from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
-from tensortap.store.tensor_proto import tensor_from_proto
+from tensortap.sink.wishes import wishes_of
 from tensortap.watch.urls import DebugUrl, parse_debug_url
 from tensortap.wire.events import StreamMetadata
+from tensortap.wire.tensor_proto import tensor_from_proto
 
 __all__ = ["GrpcSink", "address_of", "open_grpc_sink"]
 
@@ -47,7 +47,7 @@ class GrpcSink(ProcessBound):
         parsed = parse_debug_url(url) if isinstance(url, str) else url
         super().__init__()
         self.info = info
-        self._gates = gates_of(str(parsed))
+        self._gates = wishes_of(str(parsed))
         self._sender = sender_of(address_of(parsed), options or StreamOptions())
         host, process, own_session = _identity()
         metadata = StreamMetadata(info, parsed.path, session or own_session, host, process)

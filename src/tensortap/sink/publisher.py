@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensortap.engines.options import DebugOptions
 from tensortap.ops.debug_ops import DebugOp
 from tensortap.ops.view import TensorView
 from tensortap.records import Circumstances, KeyTable, Node, Record, RecordBatch, RunInfo
+from tensortap.seam.options import DebugOptions
+from tensortap.seam.pattern import dtype_of
 from tensortap.sink.base import InteractiveSink, RunEnd, Sink, log, notices
 from tensortap.sink.budget import process_meter
 from tensortap.sink.destinations import OpenSink, open_sink
-from tensortap.watch.pattern import dtype_of
 from tensortap.watch.plan import Wanted, WatchPlan, plan_watches
 
 __all__ = ["Publisher", "as_record_data"]
@@ -57,7 +57,7 @@ class Publisher:
         ValueError: a URL that is none.
         FailedPreconditionError: a `memcbk` URL that nobody listens to.
 
-    >>> from tensortap.engines.options import DebugTensorWatch
+    >>> from tensortap.seam.options import DebugTensorWatch
     >>> from tensortap.sink.memory import collect
     >>> watch = DebugTensorWatch("x", 0, ["DebugNanCount"], ["memcbk:///seen"])
     >>> node = Node("x", "Placeholder")

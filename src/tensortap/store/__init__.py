@@ -4,12 +4,13 @@
 `export_*` functions turn a run into other formats. The format is described in `docs/format.md`.
 """
 
+from tensortap.errors import DumpFormatError
 from tensortap.store.export import export_npz, export_parquet, export_safetensors
 from tensortap.store.export_tfdbg import ExportReport, export_tfdbg
-from tensortap.store.format import VERSION, DumpFormatError
-from tensortap.store.source import CoreMetadata, RunSource, StoredTensor, open_run
-from tensortap.store.values import InconvertibleTensorProto
+from tensortap.store.format import VERSION
+from tensortap.store.stored_run import CoreMetadata, StoredRun, StoredTensor, open_run
 from tensortap.store.writer import RunWriter, SessionStore
+from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = [
     "VERSION",
@@ -17,9 +18,9 @@ __all__ = [
     "DumpFormatError",
     "ExportReport",
     "InconvertibleTensorProto",
-    "RunSource",
     "RunWriter",
     "SessionStore",
+    "StoredRun",
     "StoredTensor",
     "export_npz",
     "export_parquet",

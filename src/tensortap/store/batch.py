@@ -22,7 +22,7 @@ from tensortap.store.format import (
     encode_key,
 )
 from tensortap.store.health import PillBlock
-from tensortap.store.values import numpy_dtype
+from tensortap.wire.values import numpy_dtype
 
 __all__ = ["BatchLayout", "pills_of"]
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tensortap.errors import DumpFormatError
 from tensortap.records import Node
-from tensortap.store.bounded import MAX_MESSAGE_BYTES, read_bounded
-from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import compressed_path, content_path, stored_path, write_atomically
+from tensortap.wire.bounded import MAX_MESSAGE_BYTES, read_bounded
 
 __all__ = ["ContentStore"]
 

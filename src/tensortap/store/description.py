@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tensortap.errors import DumpFormatError
 from tensortap.records import Circumstances, RunInfo
-from tensortap.store.format import VERSION, DumpFormatError
+from tensortap.store.format import VERSION
 from tensortap.store.layout import DESCRIPTION, read_json, write_atomically
 
 __all__ = ["FAILED", "FINISHED", "RUNNING", "RunDescription", "read_description", "write_description"]

@@ -14,10 +14,10 @@ from tensortap.pill import PILL_OP
 from tensortap.records import Record, RecordBatch
 from tensortap.store.batch import BatchLayout
 from tensortap.store.checksum import ALGORITHMS, preferred
-from tensortap.store.format import INLINE_LIMIT, Entry, aligned, encode_entry, encode_header
+from tensortap.store.format import INLINE_LIMIT, IndexEntry, aligned, encode_entry, encode_header
 from tensortap.store.health import PillBlock
 from tensortap.store.layout import DATA_SUFFIX, INDEX_SUFFIX, device_stem
-from tensortap.store.values import as_bytes, element_count, numpy_dtype, pack_strings
+from tensortap.wire.values import as_bytes, element_count, numpy_dtype, pack_strings
 
 __all__ = ["DeviceFiles"]
 
@@ -125,7 +125,7 @@ class DeviceFiles:
         layout.place_outside(np.array(offsets), self._checksum)
         return end
 
-    def _remember(self, entries: list[Entry]) -> None:
+    def _remember(self, entries: list[IndexEntry]) -> None:
         for entry in entries:
             self.keys.add((entry.node_name, entry.output_slot, entry.debug_op))
             if entry.debug_op == PILL_OP and entry.dtype == "float64" and entry.inline is not None:
@@ -162,7 +162,7 @@ class DeviceFiles:
 
 def _prepare(
     record: Record, data_end: int, checksum: Callable[[memoryview], int]
-) -> tuple[Entry, memoryview]:
+) -> tuple[IndexEntry, memoryview]:
     """The entry of a record whose value would be appended at `data_end`, and the bytes of that value."""
     has_value = record.initialized and record.data is not None
     value = memoryview(b"")
@@ -173,7 +173,7 @@ def _prepare(
         value = memoryview(data.tobytes()) if small else as_bytes(data)
         _check_size(record, len(value))
     inline = bytes(value) if has_value and len(value) <= INLINE_LIMIT else None
-    entry = Entry(
+    entry = IndexEntry(
         record.node_name,
         record.output_slot,
         record.debug_op,

@@ -9,18 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tensortap.errors import DamagedValueError, DumpFormatError
 from tensortap.store.checksum import ALGORITHMS
-from tensortap.store.format import (
-    Damage,
-    DamagedValueError,
-    DumpFormatError,
-    Entry,
-    decode_header,
-    scan_entries,
-)
+from tensortap.store.format import Damage, IndexEntry, decode_header, scan_entries
 from tensortap.store.layout import DATA_SUFFIX
-from tensortap.store.source import StoredTensor, time_order
-from tensortap.store.values import (
+from tensortap.store.stored_run import StoredTensor, time_order
+from tensortap.wire.values import (
     InconvertibleTensorProto,
     TensorValue,
     element_count,
@@ -143,7 +137,7 @@ class DeviceReader:
                 found.append(tensor)
         self.position = start + len(buffer) - self._torn
 
-    def _stored(self, entry: Entry, data_size: int) -> StoredTensor | None:
+    def _stored(self, entry: IndexEntry, data_size: int) -> StoredTensor | None:
         if not _plausible(entry, data_size):
             return None
         name = re.sub("/+", "/", entry.node_name) if "//" in entry.node_name else entry.node_name
@@ -166,7 +160,7 @@ class DeviceReader:
             entry.inline is not None or entry.checksum is not None or not entry.has_value,
         )
 
-    def _load(self, entry: Entry) -> TensorValue:
+    def _load(self, entry: IndexEntry) -> TensorValue:
         if not entry.has_value:
             described = f"{entry.dtype}{list(entry.shape)}"
             return InconvertibleTensorProto(described, initialized=entry.initialized)
@@ -176,7 +170,7 @@ class DeviceReader:
         self._verify(entry, mapped)
         return to_array(mapped, entry.dtype, entry.shape, entry.offset, entry.nbytes)
 
-    def _verify(self, entry: Entry, mapped: mmap.mmap) -> None:
+    def _verify(self, entry: IndexEntry, mapped: mmap.mmap) -> None:
         """Compare a value with its checksum, once."""
         if self._checksum is None or entry.checksum is None or entry.offset in self._verified:
             return
@@ -201,7 +195,7 @@ class DeviceReader:
         return self._map
 
 
-def _plausible(entry: Entry, data_size: int) -> bool:
+def _plausible(entry: IndexEntry, data_size: int) -> bool:
     try:
         count = element_count(entry.shape)
     except DumpFormatError:

@@ -15,8 +15,8 @@ import numpy as np
 from tensortap.extras import require
 from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE
 from tensortap.store.export_tfdbg import ExportReport, resolve_run
-from tensortap.store.source import RunSource, StoredTensor
-from tensortap.store.values import InconvertibleTensorProto
+from tensortap.store.stored_run import StoredRun, StoredTensor
+from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = ["export_npz", "export_parquet", "export_safetensors"]
 
@@ -29,7 +29,7 @@ def export_npz(run: Any, dest: str | Path, keep: Keep | None = None) -> ExportRe
     Types NumPy files cannot name (bfloat16, float8 …) are widened to float32, which holds them exactly.
 
     Args:
-        run: a run directory, a `DebugDumpDir` or a `RunSource`.
+        run: a run directory, a `DebugDumpDir` or a `StoredRun`.
         dest: the file to write.
         keep: which records to take; all by default.
     """
@@ -104,7 +104,7 @@ def export_parquet(run: Any, dest: str | Path) -> ExportReport:
     return report
 
 
-def _pill_rows(source: RunSource, report: ExportReport) -> Iterator[tuple[Any, ...]]:
+def _pill_rows(source: StoredRun, report: ExportReport) -> Iterator[tuple[Any, ...]]:
     facts = source.core_metadata[0] if source.core_metadata else None
     for key, tensor in _keyed(source, lambda each: each.debug_op == PILL_OP):
         value = _array(tensor, key, report)
@@ -145,7 +145,7 @@ _SAFETENSORS = {
 }
 
 
-def _keyed(source: RunSource, keep: Keep | None) -> Iterator[tuple[str, StoredTensor]]:
+def _keyed(source: StoredRun, keep: Keep | None) -> Iterator[tuple[str, StoredTensor]]:
     """Records with a key that is unique in the run: devices and repeated executions are told apart."""
     seen: dict[str, int] = {}
     for device in source.devices:

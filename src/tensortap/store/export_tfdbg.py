@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensortap.store.format import DumpFormatError
+from tensortap.errors import DumpFormatError
 from tensortap.store.layout import safe_component
-from tensortap.store.source import RunSource, StoredTensor, open_run
-from tensortap.store.tensor_proto import fill_tensor
+from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
 from tensortap.store.tfdbg import CORE_METADATA, FEED_KEYS, FETCHES, GRAPH, device_name_to_device_path
-from tensortap.store.values import InconvertibleTensorProto
+from tensortap.wire.tensor_proto import fill_tensor
+from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = ["ExportReport", "export_tfdbg", "resolve_run"]
 
@@ -34,11 +34,11 @@ class ExportReport:
     notices: list[str] = field(default_factory=list)
 
 
-def resolve_run(run: Any) -> RunSource:
-    """The stored run behind a path, a `DebugDumpDir` or a `RunSource`."""
+def resolve_run(run: Any) -> StoredRun:
+    """The stored run behind a path, a `DebugDumpDir` or a `StoredRun`."""
     if isinstance(run, str | Path):
         return open_run(run)
-    source: RunSource = getattr(run, "source", run)
+    source: StoredRun = getattr(run, "source", run)
     return source
 
 
@@ -46,7 +46,7 @@ def export_tfdbg(run: Any, dest: str | Path) -> ExportReport:
     """Write a run in tfdbg's layout.
 
     Args:
-        run: a run directory, a `DebugDumpDir` or a `RunSource`.
+        run: a run directory, a `DebugDumpDir` or a `StoredRun`.
         dest: a directory that is missing or empty.
 
     Returns:
@@ -76,7 +76,7 @@ def export_tfdbg(run: Any, dest: str | Path) -> ExportReport:
     return report
 
 
-def _write_metadata(source: RunSource, root: Path) -> None:
+def _write_metadata(source: StoredRun, root: Path) -> None:
     for facts in source.core_metadata:
         name = f"{CORE_METADATA}sessionrun{max(facts.session_run_index, 0):014d}_{_start(source)}"
         _write_message(root / name, json.dumps(facts._asdict()))
@@ -85,7 +85,7 @@ def _write_metadata(source: RunSource, root: Path) -> None:
             _write_message(root / f"{prefix}{number or ''}", text)
 
 
-def _start(source: RunSource) -> int:
+def _start(source: StoredRun) -> int:
     first = [data[0].timestamp for data in source.tensors.values() if data]
     return min(first) if first else 0
 
@@ -102,7 +102,7 @@ def _write_message(path: Path, text: str) -> None:
     path.write_bytes(event.SerializeToString())
 
 
-def _write_graph(source: RunSource, device: str, folder: Path) -> None:
+def _write_graph(source: StoredRun, device: str, folder: Path) -> None:
     graph = source.graph(device)
     if graph is None:
         return

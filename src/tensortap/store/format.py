@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tensortap.errors import TensortapError
+from tensortap.errors import DumpFormatError, TensortapError
 
 __all__ = [
     "ALIGNMENT",
@@ -28,10 +28,8 @@ __all__ = [
     "IN_DATA_FILE",
     "VERSION",
     "Damage",
-    "DamagedValueError",
-    "DumpFormatError",
-    "Entry",
     "FrameTooLargeError",
+    "IndexEntry",
     "aligned",
     "block_row",
     "decode_header",
@@ -73,19 +71,11 @@ IN_BLOCK = _INITIALIZED | _HAS_VALUE | _INLINE
 _ALL_FLAGS = IN_DATA_FILE | _INLINE
 
 
-class DumpFormatError(TensortapError, ValueError):
-    """A file of a session directory is damaged, foreign, or newer than this reader."""
-
-
-class DamagedValueError(DumpFormatError):
-    """The bytes of a stored value are not those that were written."""
-
-
 class FrameTooLargeError(TensortapError, ValueError):
     """A frame would be larger than readers accept."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """One record as the index describes it. A tuple, because a run makes thousands of them.
 
     Attributes:
@@ -168,10 +158,10 @@ def decode_header(buffer: bytes, name: str = "index") -> tuple[dict[str, Any], i
     return facts, _HEADER.size + length
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: IndexEntry) -> bytes:
     """One entry with its frame.
 
-    >>> entry = Entry("fc/addmm", 0, "DebugNanCount", 17, "int64", (1,), True, True, -1, 8, bytes(8))
+    >>> entry = IndexEntry("fc/addmm", 0, "DebugNanCount", 17, "int64", (1,), True, True, -1, 8, bytes(8))
     >>> list(scan_entries(encode_entry(entry))) == [(entry, 0)]
     True
     """
@@ -261,7 +251,7 @@ def encode_block(
     return _FRAME.pack(_BLOCK_MARKER, length, checksum), *body
 
 
-def scan_entries(buffer: bytes, start: int = 0) -> Iterator[tuple[Entry, int] | Damage]:
+def scan_entries(buffer: bytes, start: int = 0) -> Iterator[tuple[IndexEntry, int] | Damage]:
     """Every readable entry from `start` with the position of its frame, and the damage between and behind."""
     position = start
     end = len(buffer)
@@ -287,7 +277,7 @@ def _next_frame(buffer: bytes, position: int) -> int | None:
     return None
 
 
-def _frame_at(buffer: bytes, position: int) -> tuple[list[Entry], int] | None:
+def _frame_at(buffer: bytes, position: int) -> tuple[list[IndexEntry], int] | None:
     body_start = position + _FRAME.size
     if body_start > len(buffer):
         return None
@@ -305,7 +295,7 @@ def _frame_at(buffer: bytes, position: int) -> tuple[list[Entry], int] | None:
     return None if entries is None else (entries, following)
 
 
-def _decode_entry(body: bytes) -> list[Entry] | None:
+def _decode_entry(body: bytes) -> list[IndexEntry] | None:
     if len(body) < _BODY.size:
         return None
     flags, slot, timestamp, offset, nbytes, name_len, op_len, dtype_len, rank = _BODY.unpack_from(body)
@@ -319,7 +309,7 @@ def _decode_entry(body: bytes) -> list[Entry] | None:
     if end != len(body) or flags > _ALL_FLAGS:
         return None
     inline = body[after_checksum:] if flags & _INLINE else None
-    entry = Entry(
+    entry = IndexEntry(
         _text(body[names:after_name]),
         slot,
         _text(body[after_name:after_op]),
@@ -336,7 +326,7 @@ def _decode_entry(body: bytes) -> list[Entry] | None:
     return [entry]
 
 
-def _decode_block(body: bytes) -> list[Entry] | None:
+def _decode_block(body: bytes) -> list[IndexEntry] | None:
     if len(body) < _BLOCK.size:
         return None
     count, dims, key_bytes = _BLOCK.unpack_from(body)
@@ -366,7 +356,7 @@ def _decode_block(body: bytes) -> list[Entry] | None:
             return None
         inline = body[values + offset : values + offset + nbytes] if flags & _INLINE else None
         entries.append(
-            Entry(
+            IndexEntry(
                 _text(body[name:after_name]),
                 slot,
                 _text(body[after_name:after_op]),

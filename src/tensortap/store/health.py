@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.errors import DumpFormatError
 from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE, are_bad, are_unread
 from tensortap.records import KeyTable, RunInfo, tensor_name
-from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import health_path
 
 __all__ = ["HealthHistory", "HealthLog", "Pill", "PillBlock"]

@@ -24,7 +24,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from tensortap.store.format import VERSION, DumpFormatError
+from tensortap.errors import DumpFormatError
+from tensortap.store.format import VERSION
 
 __all__ = [
     "DATA_SUFFIX",

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tensortap.errors import DumpFormatError
 from tensortap.records import Circumstances, RunInfo
 from tensortap.store.content import ContentStore
 from tensortap.store.description import RUNNING, RunDescription, read_description
 from tensortap.store.device_reader import DeviceReader
-from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import DESCRIPTION, INDEX_SUFFIX, parse_run_name
-from tensortap.store.source import CoreMetadata, StoredTensor
+from tensortap.store.stored_run import CoreMetadata, StoredTensor
 
 __all__ = ["PackedRun"]
 
 
 class PackedRun:
-    """A run directory with `run.json`, `*.index` and `*.data` files; see `RunSource` for its members.
+    """A run directory with `run.json`, `*.index` and `*.data` files; see `StoredRun` for its members.
 
     Damage never hides what is intact: unreadable parts become notices. Only a description of a newer version
     makes opening fail.

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tensortap.store.format import DumpFormatError
+from tensortap.errors import DumpFormatError
 from tensortap.store.layout import process_folder, read_json
 
 __all__ = ["ENDED", "FAILED", "RUNNING", "ProcessFacts", "ProcessFile", "UnwatchedChild", "read_processes"]

@@ -9,9 +9,9 @@ import shutil
 import time
 from pathlib import Path
 
+from tensortap.errors import DumpFormatError
 from tensortap.records import RunInfo
 from tensortap.store.description import RunDescription, read_description
-from tensortap.store.format import DumpFormatError
 from tensortap.store.layout import DESCRIPTION, check_marker, health_path, parse_run_name
 
 __all__ = ["health_files", "list_runs", "remove_run", "run_size", "session_size", "withdraw_run"]

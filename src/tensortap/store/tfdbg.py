@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensortap.store.format import DumpFormatError
+from tensortap.errors import DumpFormatError
 from tensortap.store.layout import TFDBG_PREFIX as PREFIX
-from tensortap.store.source import CoreMetadata, StoredTensor, time_order
-from tensortap.store.tensor_proto import read_event, tensor_from_event
-from tensortap.store.values import TensorValue
+from tensortap.store.stored_run import CoreMetadata, StoredTensor, time_order
+from tensortap.wire.tensor_proto import read_event, tensor_from_event
+from tensortap.wire.values import TensorValue
 
 __all__ = [
     "CORE_METADATA",
@@ -87,7 +87,7 @@ def tensor_at(root: Path, relative: Path) -> StoredTensor:
 
 
 class TfdbgRun:
-    """A directory that TensorFlow's debugger wrote, or our export; see `RunSource` for its members."""
+    """A directory that TensorFlow's debugger wrote, or our export; see `StoredRun` for its members."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tensortap.errors import DumpFormatError
 from tensortap.pill import PILL_SIZE
 from tensortap.records import Circumstances, Node, Record, RecordBatch, RunInfo, tensor_name
 from tensortap.store.content import ContentStore, Grant
 from tensortap.store.description import FAILED, FINISHED, RunDescription, write_description
 from tensortap.store.device_files import DeviceFiles
-from tensortap.store.format import DumpFormatError
 from tensortap.store.health import HealthLog, Pill, PillBlock
 from tensortap.store.layout import (
     DATA_SUFFIX,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensortap.engines.graph import Graph
-from tensortap.engines.options import DebugTensorWatch, RunOptions
+from tensortap.seam.graph import Graph
+from tensortap.seam.options import DebugTensorWatch, RunOptions
+from tensortap.seam.pattern import TensorPattern
 from tensortap.watch.options import DEFAULT_DEBUG_OP, WatchOptions, as_op_list
-from tensortap.watch.pattern import TensorPattern
 from tensortap.watch.plan import ANY_NODE, ANY_SLOT, make_op
 from tensortap.watch.urls import as_url_list
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tensortap.watch.pattern import TensorPattern
+from tensortap.seam.pattern import TensorPattern
 
 __all__ = ["WatchOptions", "as_watch_options"]
 

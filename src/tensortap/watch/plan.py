@@ -16,16 +16,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tensortap.engines.options import DebugTensorWatch
 from tensortap.errors import OpError
 from tensortap.ops.debug_ops import DebugNumericSummary, DebugOp, make_debug_op
 from tensortap.records import Node
+from tensortap.seam.options import DebugTensorWatch
+from tensortap.seam.pattern import TensorPattern, dtype_of, is_new_value
 from tensortap.suggest import nearest
 from tensortap.watch.grammar import parse_debug_op
-from tensortap.watch.pattern import TensorPattern, dtype_of, is_new_value
 from tensortap.watch.urls import Destination
 
-__all__ = ["ANY_NODE", "ANY_SLOT", "Gates", "Wanted", "WatchPlan", "forget_plans", "make_op", "plan_watches"]
+__all__ = [
+    "ANY_NODE",
+    "ANY_SLOT",
+    "OpenGates",
+    "Wanted",
+    "WatchPlan",
+    "forget_plans",
+    "make_op",
+    "plan_watches",
+]
 
 ANY_NODE = "*"
 ANY_SLOT = -1
@@ -76,7 +85,7 @@ class _Watch:
         return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
 
 
-Gates = tuple[frozenset[str] | None, ...]
+OpenGates = tuple[frozenset[str] | None, ...]
 """For each URL, the watch keys whose gates are open; None for one that has no gates."""
 
 
@@ -93,7 +102,7 @@ class WatchPlan:
     True
     """
 
-    def __init__(self, watches: Sequence[_Watch], gates: Gates = ()) -> None:
+    def __init__(self, watches: Sequence[_Watch], gates: OpenGates = ()) -> None:
         self._watches = tuple(watches)
         self._gates = gates
         self._gated_keys: dict[int, tuple[tuple[Node, ...], list[str]]] = {}
@@ -240,7 +249,7 @@ def _hint(pattern: TensorPattern | None, names: Iterable[str]) -> str:
     return nearest(regex, names)
 
 
-_plans: OrderedDict[tuple[tuple[_Watch, ...], Gates], WatchPlan] = OrderedDict()
+_plans: OrderedDict[tuple[tuple[_Watch, ...], OpenGates], WatchPlan] = OrderedDict()
 _plans_lock = threading.Lock()
 _PLANS_KEPT = 16  # enough for several hooks with alternating watches, little enough to forget old programs
 
@@ -251,7 +260,7 @@ def forget_plans() -> None:
         _plans.clear()
 
 
-def plan_watches(watches: Iterable[DebugTensorWatch], gates: Gates = ()) -> tuple[WatchPlan, list[str]]:
+def plan_watches(watches: Iterable[DebugTensorWatch], gates: OpenGates = ()) -> tuple[WatchPlan, list[str]]:
     """The plan for a list of watches, and the URLs of this run in the plan's order.
 
     Args:

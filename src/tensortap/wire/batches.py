@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tensortap.records import MAX_BATCH_RANK, RECORD_ROW, KeyTable, RecordBatch, RecordKey
-from tensortap.store.values import numpy_dtype
 from tensortap.wire.debug_service import MAX_CHUNK_BYTES, WireError
 from tensortap.wire.encoding import header, varint
 from tensortap.wire.events import BATCH_PLUGIN, MAX_NAME_BYTES, own_event, tensor_events
 from tensortap.wire.messages import BatchMessage, DecodeError, KeyBlock
+from tensortap.wire.values import numpy_dtype
 
 __all__ = ["BatchDecoder", "BatchEncoder"]
 

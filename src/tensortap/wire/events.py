@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from tensortap.records import Record, RunInfo
-from tensortap.store.tensor_proto import dtype_name, dtype_number, fill_tensor
-from tensortap.store.values import as_bytes, numpy_dtype
 from tensortap.wire.debug_service import MAX_CHUNK_BYTES, Event, TensorProto, WireError
 from tensortap.wire.encoding import delimited, double, header, varint
+from tensortap.wire.tensor_proto import dtype_name, dtype_number, fill_tensor
+from tensortap.wire.values import as_bytes, numpy_dtype
 
 __all__ = [
     "BATCH",

@@ -8,22 +8,14 @@ smallest double, is written as it fits, for whoever reads the field's message, a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.records import Node
 
-if TYPE_CHECKING:
-    from tensortap.engines.graph import Graph
-
-__all__ = ["GraphEncoder", "graph_to_proto", "nodes_to_proto", "read_attribute"]
+__all__ = ["GraphEncoder", "nodes_to_proto", "read_attribute"]
 
 _EXACT = "_exact_"
-
-
-def graph_to_proto(graph: Graph) -> Any:
-    """The whole graph as a GraphDef."""
-    return nodes_to_proto(graph.nodes)
 
 
 def nodes_to_proto(nodes: Iterable[Node]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes.words import some
 from tensortap.analyze.findings import Cause
-from tensortap.places import is_variable
+from tensortap.phases import is_variable
 
 __all__ = ["arrived", "never_written", "overwritten"]
 

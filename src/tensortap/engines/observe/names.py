@@ -13,10 +13,10 @@ from typing import Any
 
 from tensortap.records import Node, Position, TensorSpec, tensor_name
 
-__all__ = ["Entry", "NameTable"]
+__all__ = ["NameEntry", "NameTable"]
 
 
-class Entry:
+class NameEntry:
     """One name, and the node it stood for when last seen, so that an unchanged node is not built again."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class NameTable:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], _Count] = {}
-        self._entries: dict[tuple[str, str, int], Entry] = {}  # by scope, label and number within a run
+        self._entries: dict[tuple[str, str, int], NameEntry] = {}  # by scope, label and number within a run
         self._sources: dict[str, list[Node]] = {}
         self._taken: set[str] = set()
         self._run = -1
@@ -123,7 +123,7 @@ class NameTable:
         del kept[_SOURCES_KEPT:]
         self._taken.add(node.name)
 
-    def next(self, scope: str, label: str) -> Entry:
+    def next(self, scope: str, label: str) -> NameEntry:
         """The entry of the next op called `label` in `scope` (empty, or ending in a slash)."""
         counted = self._counts.get((scope, label))
         if counted is None:
@@ -135,11 +135,11 @@ class NameTable:
         counted.count = number + 1
         return self.entry(scope, label, number)
 
-    def entry(self, scope: str, label: str, number: int) -> Entry:
+    def entry(self, scope: str, label: str, number: int) -> NameEntry:
         """An entry by its number, for an interceptor that counts by itself."""
         found = self._entries.get((scope, label, number))
         if found is None:
-            found = self._entries[scope, label, number] = Entry(self._new_name(scope + label, number))
+            found = self._entries[scope, label, number] = NameEntry(self._new_name(scope + label, number))
         return found
 
     def _new_name(self, base: str, number: int) -> str:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensortap.engines.observe.limits import Limits
-from tensortap.engines.options import Tap
 from tensortap.engines.tensors import Tensors
 from tensortap.records import Node
+from tensortap.seam.options import Tap
 
 if TYPE_CHECKING:
     from tensortap.engines.observe.watching import Watching
-    from tensortap.profile.step import StepProfile
+    from tensortap.seam.measured import StepProfile
 
 __all__ = ["NOT_OBSERVED", "Observation", "RunPlan"]
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from tensortap.engines.observe.observation import NOT_OBSERVED
-from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.engines.session.core import EngineSession
 from tensortap.engines.session.request import resolve
 from tensortap.errors import SessionClosedError
-from tensortap.run.creators import ChiefSessionCreator
-from tensortap.run.monitored import Monitored
-from tensortap.run.recovery import RecoveryPolicy
+from tensortap.hooks.creators import ChiefSessionCreator
+from tensortap.hooks.monitored import Monitored
+from tensortap.hooks.recovery import RecoveryPolicy
+from tensortap.seam.options import RunMetadata, RunOptions
 
 __all__ = ["BlockSession", "Monitor", "MonitoredRun"]
 

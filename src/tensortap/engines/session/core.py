@@ -11,16 +11,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tensortap.engines.base import NonFinite, default_session
-from tensortap.engines.graph import GLOBAL_STEP, Graph, current_graph
 from tensortap.engines.observe.limits import Limits
 from tensortap.engines.observe.observation import NOT_OBSERVED, Observation, RunPlan
-from tensortap.engines.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.engines.session.request import Request
-from tensortap.engines.structure import leaves
 from tensortap.engines.tensors import Tensors
 from tensortap.errors import SessionClosedError
 from tensortap.records import Circumstances, Device, Node, RunInfo, TensorSpec, device_name
+from tensortap.seam.base import NonFinite, default_session
+from tensortap.seam.graph import GLOBAL_STEP, Graph, current_graph
+from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
+from tensortap.seam.structure import leaves
 
 if TYPE_CHECKING:
     from tensortap.engines.observe.watching import Watching

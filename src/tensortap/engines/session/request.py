@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensortap.engines.graph import GLOBAL_STEP, Graph, TensorRef
 from tensortap.engines.observe.observation import Observation
 from tensortap.engines.session.results import as_mapping, fetched
-from tensortap.engines.structure import leaves, map_leaves
 from tensortap.errors import FeedError, InvalidArgumentError, OpError, UnknownTensorError
 from tensortap.records import Node, split_tensor_name
+from tensortap.seam.graph import GLOBAL_STEP, Graph, TensorRef
+from tensortap.seam.structure import leaves, map_leaves
 from tensortap.suggest import nearest
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tensortap.engines.structure import map_leaves
 from tensortap.engines.tensors import Tensors
+from tensortap.seam.structure import map_leaves
 
 __all__ = ["as_mapping", "fetched", "keys_of"]
 

@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from tensortap.engines.graph import Graph
 from tensortap.engines.observe.observation import NOT_OBSERVED
-from tensortap.engines.options import RunMetadata, RunOptions
 from tensortap.engines.session.core import EngineSession, wants_ops
 from tensortap.engines.session.request import resolve
 from tensortap.engines.session.results import keys_of
 from tensortap.errors import FeedError, OpError
 from tensortap.records import Node
+from tensortap.seam.graph import Graph
+from tensortap.seam.options import RunMetadata, RunOptions
 
 __all__ = ["StepSession"]
 

@@ -71,7 +71,7 @@ class Interceptors:
         if self._choice == "dispatch":
             return self._interfering
         # Imported here: the dispatch mode must work where nothing can be compiled.
-        from tensortap.engines.torch.native.interceptor import NativeInterceptor
+        from tensortap.engines.torch.observer.interceptor import NativeInterceptor
 
         try:
             return NativeInterceptor()

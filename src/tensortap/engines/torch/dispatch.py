@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from tensortap.engines.graph import Graph
 from tensortap.engines.torch.eager import compilation_suspended, compiled_with, never_compiled
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.gradients import gradients_announced
@@ -35,6 +34,7 @@ from tensortap.engines.torch.recorder import Recorder
 from tensortap.engines.torch.schema import op_of
 from tensortap.engines.torch.tracing import is_being_traced, set_aside_while_traced
 from tensortap.errors import TensortapError
+from tensortap.seam.graph import Graph
 
 __all__ = ["DispatchInterceptor"]
 

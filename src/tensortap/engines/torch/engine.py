@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tensortap.engines.base import Follower
+from tensortap.seam.base import Follower
 
 __all__ = ["ENGINE"]
 
@@ -17,13 +17,13 @@ class TorchEngine:
 
     def follow(self, watch: Any) -> Follower:
         """Follow the program of this process from now on."""
-        from tensortap.engines.torch.script import follow
+        from tensortap.engines.torch.follow import follow
 
         return follow(watch)
 
     def listen_here(self, note: Callable[[str], None]) -> None:
         """In a child that is not watched: note what it does."""
-        from tensortap.engines.torch.script import listen_here
+        from tensortap.engines.torch.follow import listen_here
 
         listen_here(note)
 
@@ -31,20 +31,20 @@ class TorchEngine:
         self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]
     ) -> None:
         """Hear what forked children do, and which processes load data."""
-        from tensortap.engines.torch.script import listen_in_children, listen_to_loaders
+        from tensortap.engines.torch.follow import listen_in_children, listen_to_loaders
 
         listen_in_children(note)
         listen_to_loaders(serve_data)
 
     def world_size(self) -> int:
         """How many ranks the job of this process has."""
-        from tensortap.engines.torch.script import world_size
+        from tensortap.engines.torch.follow import world_size
 
         return world_size()
 
     def builder(self) -> ModuleType:
         """Builds the observer."""
-        from tensortap.engines.torch.native import build
+        from tensortap.engines.torch.observer import build
 
         return build
 

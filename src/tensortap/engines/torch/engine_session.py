@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensortap.engines.base import NonFinite
 from tensortap.engines.observe import observation
-from tensortap.engines.options import RunOptions
 from tensortap.engines.session.core import EngineSession
 from tensortap.engines.session.request import Request
 from tensortap.engines.torch import checkpoint, devices
@@ -33,6 +31,8 @@ from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import snapshot
 from tensortap.errors import FeedError
 from tensortap.records import Device, Node
+from tensortap.seam.base import NonFinite
+from tensortap.seam.options import RunOptions
 
 if TYPE_CHECKING:
     from tensortap.engines.observe.watching import Watching

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import torch
 
-from tensortap.engines.torch.source import capture_stack, first_user_frame
+from tensortap.engines.torch.lines import capture_stack, first_user_frame
 from tensortap.errors import (
     InvalidArgumentError,
     OpError,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from tensortap.engines.base import NonFinite
 from tensortap.engines.torch.program import Program
+from tensortap.seam.base import NonFinite
 
 __all__ = ["non_finite_state"]
 

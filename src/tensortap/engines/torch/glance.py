@@ -69,7 +69,7 @@ def _first_bad_singly(
 def _look() -> Callable[[list[torch.Tensor], bool, list[int]], int]:
     """Reads them all at once, where that can be."""
     try:
-        from tensortap.engines.torch.native.library import library
+        from tensortap.engines.torch.observer.library import library
 
         look: Callable[[list[torch.Tensor], bool, list[int]], int] = library().tt_first_not_finite
     except NativeBuildError:

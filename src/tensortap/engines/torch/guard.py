@@ -169,7 +169,7 @@ class Guard:
 
 
 class SessionGuard:
-    """The guard of a session whose runs are blocks or functions; see `tensortap.engines.base.Guard`."""
+    """The guard of a session whose runs are blocks or functions; see `tensortap.seam.base.Guard`."""
 
     def __init__(self, program: Program) -> None:
         self._guard = Guard(program)

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tensortap.engines.graph import Graph
 from tensortap.engines.observe import observation
 from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.program import Program
+from tensortap.seam.graph import Graph
 
 __all__ = ["Interceptor", "Observation", "RunPlan"]
 

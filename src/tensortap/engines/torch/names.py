@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensortap.engines.observe.names import NameTable
-from tensortap.engines.torch.provenance import Survivors
+from tensortap.engines.torch.places import Survivors
 
 __all__ = ["RunNames"]
 

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tensortap.engines.graph import merged_attributes
-from tensortap.engines.observe.names import Entry
+from tensortap.engines.observe.names import NameEntry
 from tensortap.engines.torch import devices, feeds
 from tensortap.engines.torch.interceptor import Observation, RunPlan
+from tensortap.engines.torch.lines import callers_of, capture_stack, first_user_frame, ran_compiled
 from tensortap.engines.torch.memory import is_freed
 from tensortap.engines.torch.names import RunNames
+from tensortap.engines.torch.outside import Outside
+from tensortap.engines.torch.places import DTYPE, SHAPE, Content, Memory, Place, Places
 from tensortap.engines.torch.program import Program, module_holding
-from tensortap.engines.torch.provenance import DTYPE, SHAPE, Content, Memory, Place, Provenance
 from tensortap.engines.torch.schema import UNINITIALISED, Op
 from tensortap.engines.torch.scopes import Scopes
-from tensortap.engines.torch.source import callers_of, capture_stack, first_user_frame, ran_compiled
-from tensortap.engines.torch.sources import Sources
 from tensortap.engines.torch.tensors import TENSORS
 from tensortap.engines.torch.values import dtype_name, plain_shape, spec_of
 from tensortap.errors import DeadlineExceededError
 from tensortap.records import Node, Position, TensorSpec
+from tensortap.seam.graph import merged_attributes
 
 if TYPE_CHECKING:
     from tensortap.engines.observe.watching import Watching
@@ -76,8 +76,8 @@ class Call:
     inputs: tuple[str, ...]
     is_complex: bool
     control: tuple[str, ...]
-    entry: Entry
-    forward: Entry | None
+    entry: NameEntry
+    forward: NameEntry | None
     owner: str | None
     frame: FrameType | None
 
@@ -98,19 +98,19 @@ class Recorder:
         self._nodes = observation.nodes
         self._limits = plan.limits
         self._built = 0
-        self._provenance = Provenance()
-        self._forward_of: dict[int, Entry] = {}
+        self._places = Places()
+        self._forward_of: dict[int, NameEntry] = {}
         self._next_sequence = _sequence_number()
-        self._previous: Entry | None = None
+        self._previous: NameEntry | None = None
         self._previous_wrote = False
         self._in_wrapper = False
         self._cuts: list[weakref.ref[torch.Tensor]] = []
         self._substitutes: dict[str, torch.Tensor] = {}
-        self._sources = Sources(program, names, self._provenance, observation, self._record_source)
+        self._outside = Outside(program, names, self._places, observation, self._record_source)
         self.scopes = Scopes(
             program,
-            self._sources.name_module_inputs,
-            self._sources.name_optimizer_state,
+            self._outside.name_module_inputs,
+            self._outside.name_optimizer_state,
             around_compiled=plan.stays_compiled,
         )
         names.start_run()
@@ -119,11 +119,11 @@ class Recorder:
     def recording(self) -> Iterator[None]:
         """Name what is known before the run, and let go of everything after it."""
         try:
-            self._sources.name_what_is_known(self._plan.inputs)
+            self._outside.name_what_is_known(self._plan.inputs)
             yield
         finally:
             self._see_off_bad()
-            self._provenance.release()
+            self._places.release()
             self._substitutes.clear()
 
     def _see_off_bad(self) -> None:
@@ -132,9 +132,7 @@ class Recorder:
             return
         try:
             index = watching.publisher.info.index
-            self._observation.gone += self._names.survivors.see_off(
-                self._provenance, self._bad.kinds_of, index
-            )
+            self._observation.gone += self._names.survivors.see_off(self._places, self._bad.kinds_of, index)
         except Exception:
             self._observation.fault("taking leave of bad values")
 
@@ -165,8 +163,8 @@ class Recorder:
         call.op, call.args, call.kwargs = op, args, kwargs
         call.tensors, call.others = op.split(args, kwargs)
         call.is_complex = False
-        origins = self._provenance.origins
-        place_of = self._provenance.place_of
+        origins = self._places.origins
+        place_of = self._places.place_of
         names: list[str] = []
         control: list[str] = []
         unseen: list[tuple[int, Place]] = []
@@ -176,13 +174,13 @@ class Recorder:
                 call.is_complex = True
             origin = origins.get(place)
             if origin is None and self.scopes.optimizers:
-                origin = self._sources.find_new_state(place)
+                origin = self._outside.find_new_state(place)
             if origin is None:
                 unseen.append((len(names), place))
                 names.append("")
                 continue
             if origin.source is not None:
-                self._sources.use(origin, tensor)
+                self._outside.use(origin, tensor)
             memory = origin.memory
             if memory.content is Content.ARRIVING and not (op.is_view or op.is_collective or op.is_wait):
                 self._arrive(memory, origin.name, tensor)
@@ -195,7 +193,7 @@ class Recorder:
         if entry.position is None:
             entry.position = self._position(call)
         for position, place in unseen:
-            names[position] = self._sources.name_unseen(entry, call.tensors[position], place)
+            names[position] = self._outside.name_unseen(entry, call.tensors[position], place)
         call.inputs = tuple(names)
         call.control = tuple(dict.fromkeys(control)) if control else ()
         if self._cuts:
@@ -210,7 +208,7 @@ class Recorder:
 
     def after(self, call: Call, result: Any) -> Any:
         """Name, build and tap what the op produced; the result, with fed values in place."""
-        op, entry, provenance = call.op, call.entry, self._provenance
+        op, entry, places = call.op, call.entry, self._places
         if isinstance(result, torch.Tensor):
             outputs = [result]
         elif result is None:
@@ -225,24 +223,24 @@ class Recorder:
                 outputs.extend(each for key, each in written.items() if key not in returned)
         if self._plan.feeds:
             result = self._feed_outputs(call, result, outputs)
-        places: list[Place] = []
+        made: list[Place] = []
         for slot, tensor in enumerate(outputs):
-            place = provenance.place_of(tensor)
-            places.append(place)
+            place = places.place_of(tensor)
+            made.append(place)
             name = entry.tensor(slot)
             if id(tensor) in written:
-                memory = provenance.memory_at(place)
+                memory = places.memory_at(place)
                 if memory is not None:
                     memory.version += 1
                     memory.writer = entry.name
             elif op.is_view:
-                known = provenance.origins.get(place)
+                known = places.origins.get(place)
                 if known is not None and known.version == known.memory.version:
                     continue  # the same memory under the same shape is the same value: it has its name
-            provenance.assign(tensor, place, name)
+            places.assign(tensor, place, name)
             if call.owner is not None:
-                self._sources.owners[name] = call.owner
-        node = self._node(call, outputs, places)
+                self._outside.owners[name] = call.owner
+        node = self._node(call, outputs, made)
         self._nodes.append(node)
         if self._emits:
             # What an op has just made has memory; a view or a changed argument may have lost it.
@@ -250,7 +248,7 @@ class Recorder:
             if self._bad is not None:
                 self._bad.begin()
             for slot, tensor in enumerate(outputs):
-                if self._settle(op, places[slot], node, slot, tensor, id(tensor) in written):
+                if self._settle(op, made[slot], node, slot, tensor, id(tensor) in written):
                     self._emit(entry.tensor(slot), node, slot, tensor, fresh)
             if self._bad is not None:
                 self._look_for_bad(node, outputs, call.tensors, written)
@@ -262,7 +260,7 @@ class Recorder:
         self, op: Op, place: Place, node: Node, slot: int, tensor: torch.Tensor, written: bool
     ) -> bool:
         """Note what an op has done to the memory of an output; whether there is something in it to be looked at."""
-        memory = self._provenance.memory_at(place)
+        memory = self._places.memory_at(place)
         if memory is None:
             return True
         if op.is_collective:
@@ -295,15 +293,15 @@ class Recorder:
         return GraphTaps(
             self._program.module_paths(),
             self._names,
-            self._provenance,
-            self._sources,
+            self._places,
+            self._outside,
             self._observation,
             watching.summarised,
         )
 
     # --- scopes and attribution --------------------------------------------------------------------
 
-    def _scope(self, inputs: Sequence[str]) -> tuple[str, Entry | None, str | None]:
+    def _scope(self, inputs: Sequence[str]) -> tuple[str, NameEntry | None, str | None]:
         """The scope of the next op; its forward node in a gradient; its parameter in an optimizer."""
         scopes = self.scopes
         running = _current_autograd_node()
@@ -317,7 +315,7 @@ class Recorder:
             return f"gradients/{running.name()}/", None, None  # its forward op ran before this run
         scope = scopes.forward_scope()
         if scopes.optimizers and not scopes.modules:
-            known = self._sources.owners
+            known = self._outside.owners
             owners = {known[name] for name in inputs if name in known}
             if len(owners) == 1:
                 owner = owners.pop()
@@ -343,9 +341,9 @@ class Recorder:
 
     def _leaf_name(self, accumulate_grad: Any) -> str:
         leaf = accumulate_grad.variable
-        path = self._sources.parameter_paths.get(id(leaf))
+        path = self._outside.parameter_paths.get(id(leaf))
         if path is None:
-            origin = self._provenance.find(leaf)
+            origin = self._places.find(leaf)
             path = origin.name.rpartition(":")[0] if origin is not None else "leaf"
         return path
 
@@ -384,8 +382,8 @@ class Recorder:
         parent, _, leaf = f"gradients/{path}".rpartition("/")
         entry = self._names.next(parent + "/", leaf)
         name = entry.tensor(0)
-        place = self._provenance.place_of(gradient)
-        origin = self._provenance.origins.get(place)
+        place = self._places.place_of(gradient)
+        origin = self._places.origins.get(place)
         # What the last ops have done with it is not known in a run that has become too long.
         inputs = () if origin is None or self._observation.unrecorded else (origin.name,)
         if name in self._plan.feeds:
@@ -405,7 +403,7 @@ class Recorder:
                 phase="backward",
                 module=module_holding(path),
             )
-        self._provenance.assign(gradient, place, name)
+        self._places.assign(gradient, place, name)
         self._nodes.append(entry.node)
         self._emit(name, entry.node, 0, gradient)
         if self._stops is not None:
@@ -503,7 +501,7 @@ class Recorder:
         if self._bad is not None:
             self._look_for_bad(node, [tensor], (), _NOTHING)
             if self._bad.kinds_of(name):
-                origin = self._names.survivors.origin_of(self._provenance.place_of(tensor))
+                origin = self._names.survivors.origin_of(self._places.place_of(tensor))
                 if origin is not None:
                     self._observation.came_from[name] = origin
 
@@ -560,7 +558,7 @@ class Recorder:
             if call.op.is_view:
                 fresh = torch.empty_like(tensor).copy_(value)
                 result = feeds.replace_leaf(result, tensor, fresh)
-                self._provenance.assign(fresh, self._provenance.place_of(fresh), name)
+                self._places.assign(fresh, self._places.place_of(fresh), name)
                 tensor = fresh
             else:
                 tensor.copy_(value)

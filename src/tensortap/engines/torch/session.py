@@ -8,13 +8,13 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from tensortap.engines.graph import Graph
 from tensortap.engines.session.step import StepSession
 from tensortap.engines.torch.engine_session import TorchSession
 from tensortap.engines.torch.failures import as_op_error
 from tensortap.engines.torch.program import Program, discover
 from tensortap.errors import OpError
 from tensortap.records import Node
+from tensortap.seam.graph import Graph
 
 __all__ = ["Session"]
 

@@ -17,7 +17,6 @@ import numpy as np
 from tensortap.records import MAX_BATCH_RANK, RECORD_ROW, KeyTable, Node, Record, RecordBatch
 from tensortap.sink.base import RunEnd, by_device
 from tensortap.sink.parcel import SMALL_BYTES, company
-from tensortap.store.values import as_bytes, numpy_dtype
 from tensortap.wire.batches import BatchEncoder
 from tensortap.wire.events import (
     RunEnding,
@@ -28,6 +27,7 @@ from tensortap.wire.events import (
     tensor_events,
 )
 from tensortap.wire.graph_def import nodes_to_proto
+from tensortap.wire.values import as_bytes, numpy_dtype
 
 __all__ = ["Graph", "GraphCache", "Messages"]
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from tensortap.records import Record, RecordBatch
 from tensortap.sink.base import Counts, RunEnd, log, notices
-from tensortap.sink.gates import Gates
 from tensortap.sink.parcel import size_of
 from tensortap.sink.reasons import NOT_SENDABLE, QUEUE_FULL, SPOOL_FULL, SPOOLED
 from tensortap.sink.stream.account import Account
@@ -26,6 +25,7 @@ from tensortap.sink.stream.messages import Messages
 from tensortap.sink.stream.outbox import Outbox
 from tensortap.sink.stream.questions import Question, Replies
 from tensortap.sink.stream.spool import Spool
+from tensortap.sink.wishes import Wishes
 from tensortap.wire.debug_service import ACCEPTS_BATCHES, ACCEPTS_KEY, SERVER_KEY, WRITTEN_KEY
 from tensortap.wire.events import StreamMetadata
 from tensortap.wire.transport import grpc
@@ -57,7 +57,7 @@ class RunStream:
     """
 
     def __init__(
-        self, link: Link, owner: Owner, metadata: StreamMetadata, gates: Gates, counts: Counts
+        self, link: Link, owner: Owner, metadata: StreamMetadata, gates: Wishes, counts: Counts
     ) -> None:
         self._link = link
         self._owner = owner

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensortap.sink.base import Counts, RunEnd, log
-from tensortap.sink.gates import Gates
 from tensortap.sink.reasons import CONNECTION_LOST, PROGRAM_ENDED, REFUSED, UNREACHABLE
 from tensortap.sink.stream import announce
 from tensortap.sink.stream.calls import Calls, MakeMessages
@@ -34,6 +33,7 @@ from tensortap.sink.stream.outcome import Outcome
 from tensortap.sink.stream.run_stream import RunStream
 from tensortap.sink.stream.spool import Spool
 from tensortap.sink.stream_options import StreamOptions
+from tensortap.sink.wishes import Wishes
 from tensortap.sink.worker import Worker
 from tensortap.wire.events import StreamMetadata
 from tensortap.wire.transport import grpc
@@ -115,7 +115,7 @@ class Sender:
         """How many spooled runs the server has got since."""
         return self._delivery.runs
 
-    def open(self, metadata: StreamMetadata, gates: Gates, counts: Counts) -> RunStream:
+    def open(self, metadata: StreamMetadata, gates: Wishes, counts: Counts) -> RunStream:
         """A stream for one run, begun as soon as may be."""
         stream = RunStream(self._link, self, metadata, gates, counts)
         with self._link.changed:

@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tensortap.engines.observe.names import Entry
+from tensortap.engines.observe.names import NameEntry
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.compiled.graph import GraphOp, Module, Ref, TappedGraph
 from tensortap.engines.torch.interceptor import Observation
+from tensortap.engines.torch.lines import capture_stack
 from tensortap.engines.torch.names import RunNames
+from tensortap.engines.torch.outside import Outside
+from tensortap.engines.torch.places import Place, Places
 from tensortap.engines.torch.program import clean_path, module_holding
-from tensortap.engines.torch.provenance import Place, Provenance
-from tensortap.engines.torch.source import capture_stack
-from tensortap.engines.torch.sources import Sources
 from tensortap.records import Frame, Node, Position
 
 __all__ = ["GraphTaps", "Summarised"]
@@ -40,7 +40,7 @@ class _Execution:
 
     def __init__(self, graph: TappedGraph) -> None:
         self.graph = graph
-        self.entries: list[Entry] = []
+        self.entries: list[NameEntry] = []
         self.nodes: list[Node] = []
         self.inputs: dict[int, str] = {}
         """Names of the graph's arguments, by position."""
@@ -48,7 +48,7 @@ class _Execution:
         """Paths of modules the graph was compiled for, and of those it is executed for now."""
         self.optimizer = ""
         """Scope of the optimizer whose state is among the arguments."""
-        self.written: list[tuple[torch.Tensor, Entry]] = []
+        self.written: list[tuple[torch.Tensor, NameEntry]] = []
         """Arguments that are overwritten, which the caller owns, and by what."""
         self.callers: tuple[Frame, ...] | None = None
 
@@ -59,8 +59,8 @@ class GraphTaps:
     Args:
         paths: the path of every module, by identity.
         names: the names of the session.
-        provenance: the tensors of the run that have a name.
-        sources: names the tensors that no op of the run has made.
+        places: the tensors of the run that have a name.
+        outside: names the tensors that no op of the run has made.
         observation: gets the nodes.
         summarised: gets the summaries.
     """
@@ -69,15 +69,15 @@ class GraphTaps:
         self,
         paths: Mapping[int, str],
         names: RunNames,
-        provenance: Provenance,
-        sources: Sources,
+        places: Places,
+        outside: Outside,
         observation: Observation,
         summarised: Summarised,
     ) -> None:
         self._paths = paths
         self._names = names
-        self._provenance = provenance
-        self._sources = sources
+        self._places = places
+        self._outside = outside
         self._observation = observation
         self._summarised = summarised
         self._parameters: set[str] | None = None
@@ -121,34 +121,34 @@ class GraphTaps:
             for ref in op.inputs:
                 if ref.kind == "input" and ref.position not in execution.inputs:
                     tensor = inputs[ref.position]
-                    place = self._provenance.place_of(tensor)
-                    execution.inputs[ref.position] = self._sources.name_unseen(entry, tensor, place)
+                    place = self._places.place_of(tensor)
+                    execution.inputs[ref.position] = self._outside.name_unseen(entry, tensor, place)
             named = (_name(ref, execution, forward) for ref in op.inputs)
             names = tuple(name for name in named if name is not None)
             execution.nodes.append(_node(op, entry, names, forward_entry, execution))
             if owner is not None:
                 for slot in range(len(op.outputs)):
-                    self._sources.owners[entry.tensor(slot)] = owner
+                    self._outside.owners[entry.tensor(slot)] = owner
         for argument, writer in graph.writes:
             execution.written.append((inputs[argument], execution.entries[writer]))
         return execution
 
     def _finish(self, execution: _Execution, outputs: Sequence[Any], rows: npt.NDArray[np.float64]) -> None:
-        graph, provenance = execution.graph, self._provenance
+        graph, places = execution.graph, self._places
         self._observation.nodes.extend(execution.nodes)
         for tensor, writer in execution.written:
-            place = provenance.place_of(tensor)
-            memory = provenance.memory_at(place)
+            place = places.place_of(tensor)
+            memory = places.memory_at(place)
             if memory is not None:
                 memory.version += 1
                 memory.writer = writer.name
-            provenance.assign(tensor, place, writer.tensor(0))
+            places.assign(tensor, place, writer.tensor(0))
         execution.written.clear()
         self._awaiting_backward.setdefault(graph, []).append(execution)
         for ref, tensor in zip(graph.outputs, outputs, strict=True):
             if ref is not None and ref.kind == "op" and isinstance(tensor, torch.Tensor):
-                place = provenance.place_of(tensor)
-                provenance.assign(tensor, place, execution.entries[ref.position].tensor(ref.slot))
+                place = places.place_of(tensor)
+                places.assign(tensor, place, execution.entries[ref.position].tensor(ref.slot))
                 self._made_by[place] = execution
         tapped = [
             (node, slot, len(op.outputs[slot].shape))
@@ -162,7 +162,7 @@ class GraphTaps:
 
     def _name_known_inputs(self, execution: _Execution, inputs: Sequence[Any]) -> None:
         for position in execution.graph.arguments:
-            name = self._sources.known_name(inputs[position])
+            name = self._outside.known_name(inputs[position])
             if name is not None:
                 execution.inputs[position] = name
                 if name.startswith("optimizer/"):
@@ -175,7 +175,7 @@ class GraphTaps:
             return None
         chosen = candidates[-1]  # nothing was saved but arguments: passes go backwards in reverse order
         for position in backward.saved:
-            made_by = self._made_by.get(self._provenance.place_of(inputs[position]))
+            made_by = self._made_by.get(self._places.place_of(inputs[position]))
             if made_by is not None and made_by.graph is backward.forward:
                 chosen = made_by
                 break
@@ -190,7 +190,7 @@ class GraphTaps:
         is told by its parameters.
         """
         if self._parameters is None:
-            self._parameters = {f"{path}:0" for path in self._sources.parameter_paths.values()}
+            self._parameters = {f"{path}:0" for path in self._outside.parameter_paths.values()}
         parameters = {position: name for position, name in inputs.items() if name in self._parameters}
         if graph.first_parameters is None:
             graph.first_parameters = parameters
@@ -209,11 +209,11 @@ class GraphTaps:
         if not execution.optimizer or op.modules:
             return None
         names = (_name(ref, execution, None) for ref in op.inputs)
-        owners = {self._sources.owners[name] for name in names if name in self._sources.owners}
+        owners = {self._outside.owners[name] for name in names if name in self._outside.owners}
         return owners.pop() if len(owners) == 1 else None
 
     def _scope(
-        self, op: GraphOp, execution: _Execution, forward: Entry | None, owner: str | None
+        self, op: GraphOp, execution: _Execution, forward: NameEntry | None, owner: str | None
     ) -> tuple[str, Position]:
         """The scope of an operator, empty or ending in a slash, and where in the program that is."""
         if forward is not None:
@@ -253,7 +253,7 @@ def _name(ref: Ref, execution: _Execution, forward: _Execution | None) -> str | 
 
 
 def _node(
-    op: GraphOp, entry: Entry, inputs: tuple[str, ...], forward: Entry | None, execution: _Execution
+    op: GraphOp, entry: NameEntry, inputs: tuple[str, ...], forward: NameEntry | None, execution: _Execution
 ) -> Node:
     """The node of an operator: the one of an earlier run when nothing about it has changed."""
     if entry.node is None or entry.func is not op or entry.inputs != inputs:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tensortap.engines.torch.profiling.events import Allocation
 from tensortap.engines.torch.profiling.operations import Operation
-from tensortap.profile.facts import TensorLife
+from tensortap.seam.step_facts import TensorLife
 
 __all__ = ["BEFORE", "Usage", "allocator_of", "lives_of", "usage_of"]
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tensortap.engines.torch.profiling.events import Calls, is_op
 from tensortap.engines.torch.profiling.join import Joined
-from tensortap.profile.facts import Block
 from tensortap.records import Node
+from tensortap.seam.step_facts import Block
 
 __all__ = ["Operation", "blocks_of", "operations_of"]
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from tensortap.engines.options import RunOptions, TraceLevel
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.program import Program
-from tensortap.profile.step import Measured, StepProfile
 from tensortap.records import Node
+from tensortap.seam.measured import Measured, StepProfile
+from tensortap.seam.options import RunOptions, TraceLevel
 from tensortap.sink.base import notices
 
 __all__ = ["has_compiled_modules", "step_recorded"]

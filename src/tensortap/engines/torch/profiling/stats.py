@@ -19,9 +19,9 @@ from tensortap.engines.torch.profiling.join import Joined, join
 from tensortap.engines.torch.profiling.memory import Usage, allocator_of, lives_of, usage_of
 from tensortap.engines.torch.profiling.operations import Operation, blocks_of, operations_of
 from tensortap.ops.dtypes import itemsize_of
-from tensortap.profile.facts import OpFacts, StepFacts
-from tensortap.profile.step import Measured
 from tensortap.records import Node, device_name, split_tensor_name
+from tensortap.seam.measured import Measured
+from tensortap.seam.step_facts import OpFacts, StepFacts
 from tensortap.wire.messages import StepStats
 
 __all__ = ["measured"]

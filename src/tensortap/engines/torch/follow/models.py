@@ -1,0 +1,147 @@
+"""Which models a program has, and what it calls them."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
+from types import FrameType
+from typing import Any
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from tensortap.engines.torch import lines
+from tensortap.engines.torch.program import Program, clean_path
+
+__all__ = ["Models", "variables_of"]
+
+
+class Models:
+    """The models of the program, by the names the program has for them; they live as long as it wants."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.program.name_of = self._name_of
+        self._names: weakref.WeakKeyDictionary[nn.Module, str | None] = weakref.WeakKeyDictionary()
+        self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def refresh(self) -> None:
+        """Forget models that the program has let go of."""
+        self.program.modules.clear()
+        for name, reference in list(self._models.items()):
+            module = reference()
+            if module is None:
+                del self._models[name]
+            else:
+                self.program.modules[name] = module
+
+    def learn_of(self, optimizer: Optimizer, frame: FrameType) -> bool:
+        """Find the models an optimizer is for among the variables of its makers; whether there are new ones."""
+        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        found = {
+            name: module
+            for name, module in _modules_around(frame)
+            if any(id(parameter) in owned for parameter in module.parameters())
+        }
+        inner = {id(each) for module in found.values() for each in list(module.modules())[1:]}
+        outermost = {name: module for name, module in found.items() if id(module) not in inner}
+        return sum(self._add(name, module) for name, module in outermost.items()) > 0
+
+    def learn(self, module: nn.Module, frame: FrameType) -> bool:
+        """Take a model that is called to the known ones, unless it is a part or a wrapper of one of them."""
+        if module in self._known or _is_being_made(frame):
+            return False
+        named = next((name for name, each in _modules_around(frame) if each is module), None)
+        return self._add(named or type(module).__name__.lower(), module)
+
+    def _name_of(self, module: nn.Module) -> str | None:
+        """The variable that holds a module without parameters, such as a loss."""
+        if module not in self._names:
+            named = (name for name, each in _modules_around(sys._getframe(1)) if each is module)
+            self._names[module] = next(named, None)
+        return self._names[module]
+
+    def _add(self, name: str, module: nn.Module) -> bool:
+        if module in self._known:
+            return False
+        self._known.add(module)
+        self.refresh()
+        known = {id(each) for model in self.program.modules.values() for each in model.parameters()}
+        if all(id(each) in known for each in module.parameters()):
+            return False
+        self._known.update(module.modules())
+        parts = {id(each) for each in module.modules()}
+        for part, reference in list(self._models.items()):
+            if id(reference()) in parts:  # it has turned out to be part of a larger one
+                del self._models[part]
+                self.program.modules.pop(part, None)
+        name = base = clean_path(name) or "model"
+        number = 0
+        while name in self._models and self._models[name]() is not None:
+            number += 1
+            name = f"{base}_{number}"
+        self._models[name] = weakref.ref(module)
+        self.program.modules[name] = module
+        return True
+
+
+def _is_being_made(frame: FrameType | None) -> bool:
+    """Whether a module is called by the constructor of another, which will be its parent under its proper name."""
+    frame = lines.first_user_frame(frame)
+    while frame is not None:
+        code = frame.f_code
+        makes = code.co_name == "__init__" and code.co_argcount > 0
+        if makes and isinstance(variables_of(frame).get(code.co_varnames[0]), nn.Module):
+            return True
+        frame = lines.first_user_frame(frame.f_back)
+    return False
+
+
+def _modules_around(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
+    """Modules in the variables of the program's functions that are being executed, the outermost function first."""
+    frames = []
+    frame = lines.first_user_frame(frame)
+    while frame is not None:
+        frames.append(frame)
+        frame = lines.first_user_frame(frame.f_back)
+    shared: dict[int, dict[str, nn.Module]] = {}  # by namespace: most functions of a program share a few
+    for each in reversed(frames):
+        space = each.f_globals
+        modules = shared.get(id(space))
+        if modules is None:
+            modules = shared[id(space)] = _modules_in(space)
+        variables = variables_of(each)
+        owner = variables.get("self", space.get("self"))
+        if owner is not None and not isinstance(owner, nn.Module):
+            variables.update(getattr(owner, "__dict__", {}))
+        for name, value in modules.items():
+            if name not in variables:
+                yield name.lstrip("_"), value
+        for name, value in _modules_in(variables).items():
+            yield name.lstrip("_"), value
+
+
+def _modules_in(names: Mapping[str, Any]) -> dict[str, nn.Module]:
+    return {
+        name: value
+        for name, value in list(names.items())
+        if issubclass(type(value), nn.Module) and name != "self" and not name.startswith("__")
+    }
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of the variables of a function that is being executed.
+
+    Before Python 3.13 reading them leaves a dict in the frame, which keeps their values alive and decides in which
+    order the program's own `locals()` lists them. If nobody else has it, it is emptied again. A debugger at work
+    would take that for a command to delete the variables themselves.
+    """
+    found = frame.f_locals
+    names = dict(found)
+    is_left_behind = frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
+    if is_left_behind and sys.getrefcount(found) <= 3 and sys.gettrace() is None and frame.f_trace is None:
+        found.clear()
+    return names

@@ -1,0 +1,70 @@
+"""What has to be installed in PyTorch for the observer to see a program.
+
+It is there for a run, or, if runs follow each other without a gap, from the first of them until it is removed: putting
+hooks on hundreds of parameters and taking them away again would cost more than a small step. Between runs nothing
+listens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from tensortap.engines.torch.eager import compilation_suspended
+from tensortap.engines.torch.gradients import GradientHooks
+from tensortap.engines.torch.observer.scopes import NativeScopes
+from tensortap.engines.torch.program import Program
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.observer.decoder import Decoder
+
+__all__ = ["Installation"]
+
+
+class Installation:
+    """The callback for operators, and hooks of modules, optimizers and parameters.
+
+    Args:
+        program: what is observed.
+        decoder: hears of it. All of this happens in the thread that installs it.
+    """
+
+    def __init__(self, program: Program, decoder: Decoder) -> None:
+        self._program = program
+        self._thread = threading.get_ident()
+        self._gradients = GradientHooks()
+        self._version = -1
+        self._installed = ExitStack()
+        enter_module, leave_module, self._on_gradient = decoder.library.tt_hooks(decoder.handle)
+        self.scopes = NativeScopes(program, decoder, (enter_module, leave_module))
+        with ExitStack() as installed:
+            installed.enter_context(compilation_suspended())
+            installed.enter_context(self.scopes)
+            installed.callback(self._gradients.remove)
+            installed.callback(self._uninstall, decoder.library.tt_uninstall, decoder.library.tt_install())
+            self._installed = installed.pop_all()
+
+    def fit(self, version: int) -> None:
+        """Put hooks on the parameters of the program, unless they have them since it was of this version."""
+        if version != self._version:
+            self._version = version
+            self._gradients.remove()
+            self._gradients.add(self._program, lambda path: self._on_gradient)
+
+    def _uninstall(self, uninstall: Callable[[int], None], callback: int) -> None:
+        if self.is_here():  # PyTorch keeps it for this thread, and with it
+            uninstall(callback)
+
+    def is_for(self, program: Program) -> bool:
+        """Whether it is this program that is observed."""
+        return self._program is program
+
+    def is_here(self) -> bool:
+        """Whether it is this thread that is observed."""
+        return threading.get_ident() == self._thread
+
+    def remove(self) -> None:
+        """Leave PyTorch as it was; harmless when called again."""
+        self._installed.close()

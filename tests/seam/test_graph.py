@@ -1,0 +1,36 @@
+"""The graph of a program is learned by running it, and settles."""
+
+from __future__ import annotations
+
+from tensortap.records import Node, TensorSpec
+from tensortap.seam.graph import Graph
+
+
+def add(*inputs, shape=(2,)):
+    return Node("model/add", "numpy::add", inputs, outputs=(TensorSpec("float32", shape),))
+
+
+def test_runs_that_take_turns_settle():
+    """One name, two definitions: each run keeps its own, and nothing is new after the first of each."""
+    graph = Graph()
+    runs = [[add("x:0")], [add("y:0")]]
+    for nodes in runs:
+        graph.record(nodes)
+    version = graph.version
+    for _ in range(3):
+        for nodes in runs:
+            graph.record(nodes)
+            assert [node.inputs for node in graph.settled(nodes)] == [nodes[0].inputs]
+    assert graph.version == version
+
+
+def test_what_varies_is_unknown_in_all_runs():
+    graph = Graph()
+    runs = [[add("x:0")], [add("y:0")]]
+    for nodes in (*runs, *runs):
+        graph.record(nodes)
+    version = graph.version
+    graph.record([add("y:0", shape=(3,))])
+    assert graph.version > version
+    graph.record(runs[0])
+    assert graph.settled(runs[0])[0].outputs == (TensorSpec("float32", (None,)),)
