@@ -41,6 +41,7 @@ class RunFacts:
         circumstances: what the engine knew of the run besides its records.
 
     >>> log = Node("log", "aten::log", inputs=("x:0",))
+    >>> import numpy as np
     >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})
     >>> facts.info.global_step, facts.is_bad("log:0"), facts.health("x:0")
     (7, False, None)
