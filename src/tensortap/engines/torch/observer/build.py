@@ -48,7 +48,7 @@ __all__ = ["SOURCE", "NativeBuildError", "ensure_built", "find_built", "library_
 
 log = logging.getLogger("tensortap.engine")
 
-SOURCE = Path(__file__).with_name("observer.cpp")
+SOURCE = Path(__file__).with_name("interface.cpp")
 """The source of the native interceptor; the headers beside it and `pill.h` belong to it."""
 
 # A compiler on a loaded node with a network file system is slow; one that takes longer than this is stuck.
