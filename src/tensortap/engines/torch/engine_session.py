@@ -76,6 +76,11 @@ class TorchSession(EngineSession):
         """Of the process group, or as the launcher has said."""
         return devices.rank()
 
+    @property
+    def is_observed_natively(self) -> bool:
+        """Whether the native interceptor observes runs that it can observe."""
+        return self._interceptors.is_native
+
     def release(self) -> None:
         """Remove what has stayed installed after a run, in the thread of that run."""
         if self.stays_installed:

@@ -2128,3 +2128,5 @@ EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
 
 EXPORT void tt_free_rows(void* rows) { row_pool().give_back(rows, kRowBlock); }
 EXPORT void tt_free_data(void* data, int64_t size) { pool().give_back(data, size_t(size)); }
+
+#include "module_calls.h"
