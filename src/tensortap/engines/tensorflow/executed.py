@@ -31,11 +31,11 @@ _BRANCHES = re.compile(r"/(body|cond|then|else)/_\d+(?=/)")
 _ATTRIBUTES = {"body": "body", "cond": "cond", "then": "then_branch", "else": "else_branch"}
 _MKL = re.compile(r"^_Mkl(?:Native)?(.+)$")
 _PLUMBING = frozenset(
-    "Enter RefEnter Exit RefExit Merge RefMerge Switch RefSwitch NextIteration RefNextIteration LoopCond _SwitchN".split()
-)
+    f"{ref}{kind}" for kind in ("Enter", "Exit", "Merge", "NextIteration", "Switch") for ref in ("", "Ref")
+) | {"LoopCond", "_SwitchN"}
 """They pass a value on."""
-_WITHOUT_VALUE = frozenset(["_Retval", "_Send", "_HostSend", "_DeviceRetval"])
-_RECEIVE = frozenset(["_Recv", "_HostRecv"])
+_TAP = "TensortapTap"  # of another watch of the same run
+_WITHOUT_VALUE = frozenset(["_Retval", "_Send", "_HostSend", "_DeviceRetval", _TAP])
 
 
 class Origins:
@@ -119,6 +119,7 @@ class KnownGraph:
         origins = Origins(graph)
         found = [origins.find(each.name, executed.function) for each in executed.nodes]
         self._names = _names(executed, found)
+        self._taps = {f"^{each.name}" for each in executed.nodes if each.op == _TAP}
         self.nodes: list[Node | None] = []
         for each, origin in zip(executed.nodes, found, strict=True):
             without = each.op in _WITHOUT_VALUE or (origin is None and not each.dtypes)
@@ -132,7 +133,11 @@ class KnownGraph:
 
     def _node(self, each: ExecutedNode, origin: tuple[Any, Node, str] | None) -> Node:
         inputs = tuple(self._tensor(name) for name in each.inputs if not name.startswith("^"))
-        control = tuple(self._names.get(name[1:], name[1:]) for name in each.inputs if name.startswith("^"))
+        control = tuple(
+            self._names.get(name[1:], name[1:])
+            for name in each.inputs
+            if name.startswith("^") and name not in self._taps
+        )
         op_type = _plain_type(each.op)
         if origin is None:
             specs = tuple(TensorSpec(dtype, ()) for dtype in each.dtypes)
