@@ -34,6 +34,7 @@ _PLUMBING = frozenset(
     f"{ref}{kind}" for kind in ("Enter", "Exit", "Merge", "NextIteration", "Switch") for ref in ("", "Ref")
 ) | {"LoopCond", "_SwitchN"}
 """They pass a value on."""
+_CALLS = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?/")
 _TAP = "TensortapTap"  # of another watch of the same run
 _WITHOUT_VALUE = frozenset(["_Retval", "_Send", "_HostSend", "_DeviceRetval", _TAP])
 
@@ -44,17 +45,15 @@ class Origins:
     def __init__(self, graph: TensorFlowGraph) -> None:
         self._graph = graph
 
-    def find(self, name: str, function: str = "") -> tuple[Any, Node, str] | None:
+    def find(self, name: str, body: Any = None, prefix: str = "") -> tuple[Any, Node, str] | None:
         """The op, its node, and the name it is known by; None for what the runtime made itself.
 
         Args:
             name: of the executed node.
-            function: whose body it is executed in, if that was not put in the place of its call.
+            body: the graph that was executed, if it is not the session's but that of a function.
+            prefix: what its names begin with.
         """
-        tf_graph = self._graph.function(function) if function else self._graph.tf_graph
-        if tf_graph is None:
-            return None
-        prefix = f"{function}/" if function else ""
+        tf_graph = self._graph.tf_graph if body is None else body
         argument = _ARGUMENT.match(name)
         rest = name if argument is None else argument[1]
         while True:
@@ -117,8 +116,9 @@ class KnownGraph:
     def __init__(self, graph: TensorFlowGraph, executed: ExecutedGraph) -> None:
         self._executed = executed
         origins = Origins(graph)
-        found = [origins.find(each.name, executed.function) for each in executed.nodes]
-        self._names = _names(executed, found)
+        body, prefix = graph.body_of(executed)
+        found = [origins.find(each.name, body, prefix) for each in executed.nodes]
+        self._names = _names(executed, found, body is not None)
         self._taps = {f"^{each.name}" for each in executed.nodes if each.op == _TAP}
         self.nodes: list[Node | None] = []
         for each, origin in zip(executed.nodes, found, strict=True):
@@ -179,12 +179,16 @@ class KnownGraph:
         return f"{self._names.get(node, node)}:{slot}"
 
 
-def _names(executed: ExecutedGraph, found: Iterable[tuple[Any, Node, str] | None]) -> dict[str, str]:
+def _names(
+    executed: ExecutedGraph, found: Iterable[tuple[Any, Node, str] | None], is_function: bool
+) -> dict[str, str]:
     """What executed nodes are called: as the op they are made of, the first of several; without numbers that vary."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for each, origin in zip(executed.nodes, found, strict=True):
         name = _BRANCHES.sub(r"/\1", each.name) if origin is None else origin[2]
+        plain = _CALLS.sub("", name) if is_function else name
+        name = name if plain in taken else plain
         if name in taken:
             name = each.name
         taken.add(name)

@@ -114,6 +114,12 @@ class TensorFlowGraph(Graph):
         found = self.tf_graph._functions.get(name)
         return getattr(found, "graph", None)
 
+    def body_of(self, executed: Any) -> tuple[Any, str]:
+        """The graph that an `ExecutedGraph` was made of, None for this one; and what names of its nodes begin with."""
+        if not executed.function:
+            return None, ""
+        return self.function(executed.function) or tf.Graph(), f"{executed.function}/"
+
     def node_of(self, op: Any, tf_graph: Any) -> Node:
         """The node of an op, which may be in the body of a function."""
         if tf_graph is self.tf_graph:

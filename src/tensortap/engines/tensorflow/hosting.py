@@ -25,7 +25,7 @@ from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunVa
 from tensortap.hooks.hook import tell_hooks_of_error
 from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
 
-__all__ = ["call", "default_graph", "session_of"]
+__all__ = ["HostedRun", "call", "default_graph", "session_of"]
 
 _v1 = tf.compat.v1
 _STAY = "_tensortap_stay"
@@ -58,7 +58,7 @@ def call(hook: Any, method: Callable[..., Any], moment: str, args: tuple[Any, ..
         return method(hook, stay.session, *args[1:])
 
 
-class _HostedRun:
+class HostedRun:
     """One run as TensorFlow calls it, and what our hooks want of it."""
 
     def __init__(self, session: Session, theirs: Any) -> None:
@@ -137,7 +137,7 @@ class _Stay:
     def __init__(self, raw: Any, session: Session) -> None:
         self.session = session
         self.hooks: dict[int, Any] = {}
-        self._run: _HostedRun | None = None
+        self._run: HostedRun | None = None
         close = raw.close
 
         def closing() -> None:
@@ -162,7 +162,7 @@ class _Stay:
         """Ask a hook what it wants of a run."""
         if self._run is None or self._run.theirs is not theirs:
             self.settle()
-            self._run = _HostedRun(self.session, theirs)
+            self._run = HostedRun(self.session, theirs)
         self.hooks.setdefault(id(hook), hook)
         args = method(hook, self._run.context)
         return None if args is None else self._run.ask(hook, args)
@@ -171,7 +171,7 @@ class _Stay:
         """Tell a hook what became of it."""
         run = self._run
         if run is None or run.theirs is not theirs:  # it was not asked, so it is told of nothing
-            run = _HostedRun(self.session, theirs)
+            run = HostedRun(self.session, theirs)
         method(hook, run.context, run.values_for(hook, values))
         run.context.succeeded()
         if run.context.stop_requested:

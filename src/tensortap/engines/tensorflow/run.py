@@ -10,20 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensortap.engines.tensorflow.executed import missing_reason
+from tensortap.engines.tensorflow.graph import TensorFlowGraph
+from tensortap.engines.tensorflow.request import described
 from tensortap.engines.tensorflow.watching import PlanWatch, show_to_taps
-from tensortap.records import Node, RunInfo
+from tensortap.records import Circumstances, Node, RunInfo
 from tensortap.seam.options import RunOptions
 from tensortap.watch.plan import WatchPlan, plan_watches
 
 if TYPE_CHECKING:
     from tensortap.engines.tensorflow.observer.interface import Armed, Block, Observer
-    from tensortap.engines.tensorflow.session import Session
     from tensortap.sink.publisher import Publisher
 
-__all__ = ["WatchedRun", "Watches", "wants_values"]
+__all__ = ["Watchable", "WatchedRun", "Watches", "wants_values"]
 
 log = logging.getLogger("tensortap.engine")
 
@@ -38,7 +40,7 @@ def wants_values(options: RunOptions) -> bool:
 class Watches:
     """The watches of one session, kept because the executors that TensorFlow made for them are."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Watchable) -> None:
         self._session = session
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, int, bool], tuple[WatchPlan | None, PlanWatch]] = {}
@@ -77,6 +79,48 @@ class Watches:
             self._kept.clear()
 
 
+class Watchable:
+    """What can be watched run by run: a session, or the functions of a program.
+
+    Attributes:
+        graph: what its runs execute.
+        circumstances: what whoever cuts a program into runs knows of the present one.
+        faults: how many times observing a run failed; the program was not affected.
+    """
+
+    engine: ClassVar[str] = "tensorflow"
+    graph: TensorFlowGraph
+    global_step: int
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched_runs = 0
+        self.watches = Watches(self)
+        self.circumstances = Circumstances()
+        self.faults = 0
+
+    def begin_watched(self, fetches: Any, feed_keys: Sequence[str], options: RunOptions) -> WatchedRun:
+        """Prepare for a run that is watched, which must be finished however it ends."""
+        with self._lock:
+            index = self._watched_runs
+            self._watched_runs += 1
+        info = RunInfo(
+            index=index,
+            global_step=self.global_step,
+            timestamp=time.time_ns() // 1000,
+            fetches=str(fetches),
+            feed_keys=str(tuple(feed_keys)) if feed_keys else "None",
+            input_names=tuple(feed_keys),
+            output_names=described(fetches),
+        )
+        return WatchedRun(self, info, options)
+
+    def number_runs_anew(self) -> None:
+        """Give the next watched run the number 0: nothing was kept of those before."""
+        with self._lock:
+            self._watched_runs = 0
+
+
 class WatchedRun:
     """A run that is going to be watched, or is.
 
@@ -86,7 +130,7 @@ class WatchedRun:
         options: what it is watched for; more can be added until it begins.
     """
 
-    def __init__(self, session: Session, info: RunInfo, options: RunOptions) -> None:
+    def __init__(self, session: Watchable, info: RunInfo, options: RunOptions) -> None:
         self._session = session
         self.info = info
         self._options = options
@@ -186,16 +230,3 @@ class WatchedRun:
 
     def _reason(self, name: str) -> str:
         return missing_reason(self._session.graph, name, self._known) if name in self._session.graph else ""
-
-
-def run_info(index: int, step: int, fetches: Any, names: tuple[str, ...], feeds: Any) -> RunInfo:
-    """What is noted of a run when it begins."""
-    return RunInfo(
-        index=index,
-        global_step=step,
-        timestamp=time.time_ns() // 1000,
-        fetches=str(fetches),
-        feed_keys=str(feeds) if feeds else "None",
-        input_names=tuple(feeds),
-        output_names=names,
-    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import tensorflow as tf
 from tensorflow.python.client.session import SessionInterface
@@ -15,11 +14,11 @@ from tensortap.engines.tensorflow.failures import mapped_error
 from tensortap.engines.tensorflow.graph import TensorFlowGraph, graph_of
 from tensortap.engines.tensorflow.measuring import profile_of
 from tensortap.engines.tensorflow.options import check_metadata, is_message, options_to_message, our_options
-from tensortap.engines.tensorflow.request import Outcome, Request, described, resolve
-from tensortap.engines.tensorflow.run import WatchedRun, Watches, run_info, wants_values
+from tensortap.engines.tensorflow.request import Outcome, Request, resolve
+from tensortap.engines.tensorflow.run import Watchable, WatchedRun, wants_values
 from tensortap.engines.tensorflow.state import Variables
 from tensortap.errors import FeedError, SessionClosedError
-from tensortap.records import Circumstances, Device
+from tensortap.records import Device
 from tensortap.seam.base import NonFinite, default_session
 from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.seam.structure import leaves
@@ -30,7 +29,7 @@ _v1 = tf.compat.v1
 _MINE = "_tensortap_session"
 
 
-class Session(SessionInterface):  # type: ignore[misc]
+class Session(Watchable, SessionInterface):  # type: ignore[misc]
     """Runs a TensorFlow graph, with hooks, watches and everything else that goes around a session.
 
     Args:
@@ -49,8 +48,6 @@ class Session(SessionInterface):  # type: ignore[misc]
     >>> float(session.run(y, {x: np.ones(3)})), float(session.run("y:0", {"x": np.ones(4)}))
     (3.0, 4.0)
     """
-
-    engine: ClassVar[str] = "tensorflow"
 
     def __init__(
         self,
@@ -71,18 +68,12 @@ class Session(SessionInterface):  # type: ignore[misc]
             raise TypeError(
                 f"session= takes a tf.compat.v1.Session, got {type(session).__name__}: {session!r}."
             )
+        super().__init__()
         self._runs = session
         self._graph = graph_of(raw.graph)
         self._closed = False
-        self._lock = threading.Lock()
         self._counted = global_step
-        self._watched_runs = 0
         self.variables = Variables(self)
-        self.watches = Watches(self)
-        self.circumstances = Circumstances()
-        """What whoever cuts a program into runs knows of the present one."""
-        self.faults = 0
-        """How many times observing a run failed; the program was not affected."""
         self.step = step
         self.step_keys: tuple[str, ...] = tuple(step) if isinstance(step, Mapping) else ()
         self._defaults: list[AbstractContextManager[Any]] = []
@@ -105,7 +96,7 @@ class Session(SessionInterface):  # type: ignore[misc]
         return raw
 
     @property
-    def graph(self) -> TensorFlowGraph:
+    def graph(self) -> TensorFlowGraph:  # type: ignore[override]
         """The graph, with all its ops, and what hooks derived."""
         return self._graph
 
@@ -243,10 +234,14 @@ class Session(SessionInterface):  # type: ignore[misc]
             self._finish(run, error, native)
             raise
         self._finish(run, None, native)
-        with self._lock:
-            self._counted += 1
+        self.count_run()
         self._fill(run_metadata, native, run, ours)
         return request.values(Outcome(fetched, self.read(request), step))
+
+    def count_run(self) -> None:
+        """A run is over; counted where the graph has no global step."""
+        with self._lock:
+            self._counted += 1
 
     def _execute(
         self, request: Request, options: RunOptions, native: Any, run: WatchedRun | None
@@ -270,14 +265,6 @@ class Session(SessionInterface):  # type: ignore[misc]
         run = self.begin_watched(request.asked, request.feed_keys, options)
         run.open()
         return run
-
-    def begin_watched(self, fetches: Any, feed_keys: Sequence[str], options: RunOptions) -> WatchedRun:
-        """Prepare for a run that is watched, which must be finished however it ends."""
-        with self._lock:
-            index = self._watched_runs
-            self._watched_runs += 1
-        info = run_info(index, self.global_step, fetches, described(fetches), tuple(feed_keys))
-        return WatchedRun(self, info, options)
 
     def _finish(self, run: WatchedRun | None, error: BaseException | None, native: Any) -> None:
         if run is not None:
@@ -314,11 +301,6 @@ class Session(SessionInterface):  # type: ignore[misc]
 
     def _step_for(self, request: Request) -> int:
         return self.global_step if request.needs_step else -1
-
-    def number_runs_anew(self) -> None:
-        """Give the next watched run the number 0: nothing was kept of those before."""
-        with self._lock:
-            self._watched_runs = 0
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
