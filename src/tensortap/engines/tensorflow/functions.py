@@ -16,6 +16,8 @@ from tensortap.seam.graph import GLOBAL_STEP
 __all__ = ["FunctionGraph", "Functions"]
 
 _TRACED = re.compile(r"^__(?:inference|forward|backward)_(.+?)_\d+$")
+_OF_KERAS = frozenset(["multi_step_on_iterator", "one_step_on_data", "one_step_on_iterator"])
+"""What `fit` calls for a batch: the names of layers say enough."""
 _WRITES = re.compile(
     r"^(?:Assign(?:Add|Sub)?VariableOp|Resource(?:Sparse)?Apply\w+|ResourceScatter\w+|Assign\w*)$"
 )
@@ -66,7 +68,8 @@ class FunctionGraph(TensorFlowGraph):
             names = {node.name for node in executed.nodes}
             bodies = [each for each in self.called if each in self._bodies]
             name = max(bodies, key=lambda each: self._common(each, names), default="")
-        return self._bodies.get(name) or tf.Graph(), f"{self._title_of(name)}/"
+        title = self._title_of(name)
+        return self._bodies.get(name) or tf.Graph(), f"{title}/" if title else ""
 
     def _common(self, body: str, names: set[str]) -> int:
         return sum(op.name in names for op in self._bodies[body].get_operations())
@@ -75,9 +78,10 @@ class FunctionGraph(TensorFlowGraph):
         """The name the user gave a function, with a number if another has it already."""
         if function not in self._titles:
             match = _TRACED.match(function)
-            title = function if match is None else match[1]
-            taken = sum(each == title or each.startswith(f"{title}_") for each in self._titles.values())
-            self._titles[function] = title if not taken else f"{title}_{taken}"
+            name = function if match is None else match[1]
+            title = "" if name in _OF_KERAS else name
+            taken = list(self._titles.values()).count(title)
+            self._titles[function] = title if not taken else f"{name}_{taken}"
         return self._titles[function]
 
 
