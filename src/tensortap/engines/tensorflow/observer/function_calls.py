@@ -1,9 +1,9 @@
 """Has the functions that a program calls eagerly executed by executors that can watch them.
 
-TensorFlow asks for the type of the executor with every call, and makes one for each function and type. So ours is named in
-all calls from now on, watched or not: an executor of ours executes as TensorFlow's does while nobody watches, and there
-is one state of each random generator. Calls that are traced into a graph keep what they had: graphs can be saved, and be loaded
-where we are not.
+TensorFlow asks for the type of the executor with every call, and makes one for each function and type. So ours is named
+in all calls from now on, watched or not: an executor of ours executes as TensorFlow's does while nobody watches, and
+there is one state of each random generator. Calls that are traced into a graph keep what they had: graphs can be saved,
+and be loaded where we are not.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class ExecutedNode(NamedTuple):
         device: full name.
         inputs: `node:slot` for data, `^node` for control, as in a `GraphDef`, but always with the slot.
         dtypes: of its outputs, by the names of `tensortap.dtypes`; TensorFlow's own name for others (`resource`).
-        written: dtypes of the variables that it writes, such as the three of `ResourceApplyAdam`. They count as outputs, after
-            those it has.
+        written: dtypes of the variables that it writes, such as the three of `ResourceApplyAdam`. They count as
+            outputs, after those it has.
     """
 
     name: str

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from pathlib import Path
 from typing import Any
 
+from tensortap.engines import building
+from tensortap.engines.tensorflow.observer.build import RECIPE, SOURCE
 from tensortap.engines.tensorflow.observer.dtypes import code_of, name_of
+from tensortap.errors import NativeBuildError
 from tensortap.ops import kernel
+
+__all__ = ["DESCRIBE", "ON_FULL", "Description", "NativeLane", "Taken", "library"]
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
 _DTYPES = 64
@@ -77,9 +81,38 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@functools.cache
 def library() -> Any:
-    return _load(Path(os.environ["TT_DEV_LIB"]))
+    """The observer, built if need be and loaded once. What failed once is not tried again by this process.
+
+    Raises:
+        NativeBuildError: it cannot be built or loaded here, or there is no native kernel.
+    """
+    found = _load_or_failure()
+    if isinstance(found, NativeBuildError):
+        raise found
+    return found
+
+
+@functools.cache
+def _load_or_failure() -> Any:
+    try:
+        summary = _summary_address()
+        loaded = building.load_or_build(RECIPE, SOURCE, _load, "TENSORTAP_INTERCEPTOR=portable")
+    except NativeBuildError as error:
+        return error.with_traceback(None)
+    codes = (ctypes.c_int8 * _DTYPES)(*(code_of(name_of(number)) for number in range(_DTYPES)))
+    loaded.tt_configure(summary, codes)
+    return loaded
+
+
+def _summary_address() -> int:
+    native = kernel.native()
+    if native is None:
+        raise NativeBuildError(
+            "The native kernel for numeric summaries is not there, and the native observer needs it.",
+            "Install tensortap where there is a C compiler.",
+        )
+    return int(native.summary_address())
 
 
 def _load(path: Path) -> Any:
@@ -90,8 +123,4 @@ def _load(path: Path) -> Any:
         except AttributeError as error:
             raise OSError(f"{path} has no {name}") from error
         function.restype, function.argtypes = result, arguments
-    native = kernel.native()
-    assert native is not None
-    codes = (ctypes.c_int8 * _DTYPES)(*(code_of(name_of(number)) for number in range(_DTYPES)))
-    loaded.tt_configure(native.summary_address(), codes)
     return loaded

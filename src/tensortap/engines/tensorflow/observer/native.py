@@ -101,7 +101,10 @@ class NativeWatch(Watch):
         handle = next(_handles)
         _watches[handle] = self
         given = (NativeLane * len(lanes))(
-            *(NativeLane(lane.kind, lane.mute_if_healthy, lane.lower_bound, lane.upper_bound) for lane in lanes)
+            *(
+                NativeLane(lane.kind, lane.mute_if_healthy, lane.lower_bound, lane.upper_bound)
+                for lane in lanes
+            )
         )
         tell = ON_FULL() if on_full is None else _on_full
         self._watch = native.tt_new_watch(handle, given, len(lanes), keep_bad, value_limit, _describe, tell)
@@ -159,7 +162,9 @@ def _describe(pointer: Any) -> int:
             return 1
         watch.describe(pointer.contents)
     except Exception:
-        log.warning("tensortap could not choose what to watch in a graph; nothing of it is seen", exc_info=True)
+        log.warning(
+            "tensortap could not choose what to watch in a graph; nothing of it is seen", exc_info=True
+        )
         return 1
     return 0
 
@@ -181,7 +186,9 @@ def _read_graph(number: int, description: Description) -> ExecutedGraph:
     graph_def = graph_pb2.GraphDef.FromString(serialized)  # type: ignore[attr-defined]
     names = [name_of(number) for number in description.dtypes[: description.output_count]]
     nodes, place = [], 0
-    counts = zip(description.outputs[: len(graph_def.node)], description.written[: len(graph_def.node)], strict=True)
+    counts = zip(
+        description.outputs[: len(graph_def.node)], description.written[: len(graph_def.node)], strict=True
+    )
     for node, (made, written) in zip(graph_def.node, counts, strict=True):
         outputs = place + made - written
         nodes.append(
@@ -281,7 +288,9 @@ def _read_block(native: Any, taken: Taken) -> Block:
     apart: tuple[Apart, ...] = ()
     if taken.has_apart:
         is_apart = (executions["flags"] & _APART) != 0
-        apart = tuple(_read_apart(*pair, data) for pair in zip(rows[is_apart], executions[is_apart], strict=True))
+        apart = tuple(
+            _read_apart(*pair, data) for pair in zip(rows[is_apart], executions[is_apart], strict=True)
+        )
         rows, executions = rows[~is_apart], executions[~is_apart]
     return Block(rows, executions, data, bool(taken.has_bad), apart)
 
@@ -289,7 +298,13 @@ def _read_block(native: Any, taken: Taken) -> Block:
 def _read_apart(row: np.void, execution: np.void, data: npt.NDArray[np.uint8]) -> Apart:
     memory = memoryview(data)[row["offset"] : row["offset"] + row["nbytes"]]
     rank = int(row["rank"])
-    return Apart(int(row["key"]), execution, int(row["timestamp"]), struct.unpack_from(f"<{rank}q", memory), memory[8 * rank :])
+    return Apart(
+        int(row["key"]),
+        execution,
+        int(row["timestamp"]),
+        struct.unpack_from(f"<{rank}q", memory),
+        memory[8 * rank :],
+    )
 
 
 class _Owner:
