@@ -103,7 +103,7 @@ class Recorder {
         ++dropped_;
         return room;
       }
-      const size_t alignment = is_value ? 64 : 8;
+      const size_t alignment = is_value ? kAlignment : 8;
       size_t offset = open_ == nullptr ? 0 : (open_->used + alignment - 1) / alignment * alignment;
       if (open_ != nullptr && (open_->count == kRows || offset + size > open_->size)) {
         filled = close();

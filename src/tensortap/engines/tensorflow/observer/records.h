@@ -1,8 +1,6 @@
 // Records in the making: rows, executions and values in blocks, which Python takes when they are full.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
@@ -13,7 +11,7 @@ namespace tensortap {
 constexpr int kMaxRank = 8;
 constexpr size_t kRows = 4096;                 // of a block
 constexpr size_t kBlockSize = size_t(4) << 20;  // bytes of a block for values; one that is larger has its own
-constexpr size_t kHugePage = size_t(2) << 20;
+constexpr size_t kAlignment = 64;
 
 // The layout of `tensortap.records.RECORD_ROW`; the key is the number of a tensor.
 struct Row {
@@ -49,8 +47,8 @@ struct Block {
   int64_t value_bytes = 0;
 };
 
-// Memory of blocks that comes back when Python has written them. A fresh block costs a page fault for every page, several
-// times what copying into a used one costs; so it also asks for large pages.
+// Memory of blocks that comes back when Python has written them. A fresh block costs a page fault for every 4 KiB,
+// several times what copying into a used one costs. (Large pages were slower: the kernel stops to make room for them.)
 class Pool {
  public:
   char* take(size_t size) {
@@ -62,10 +60,7 @@ class Pool {
         return memory;
       }
     }
-    const size_t whole = (size + kHugePage - 1) / kHugePage * kHugePage;
-    char* memory = static_cast<char*>(std::aligned_alloc(kHugePage, whole));
-    if (memory != nullptr) madvise(memory, whole, MADV_HUGEPAGE);
-    return memory;
+    return static_cast<char*>(std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment));
   }
 
   void give_back(char* memory, size_t size) {
@@ -80,7 +75,7 @@ class Pool {
   }
 
  private:
-  static constexpr size_t kKept = 24;
+  static constexpr size_t kKept = 32;
   std::mutex lock_;
   std::vector<char*> free_;
 };
