@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensortap.dtypes import DTYPE_NAMES
+from tensortap.engines.tensorflow.observer.interface import Kind, Lane
 from tensortap.ops.dtypes import CODES
 
-__all__ = ["STRING", "code_of", "name_of", "unreadable"]
+__all__ = ["STRING", "code_of", "lanes_for", "name_of", "unreadable"]
 
 STRING = "string"
 
@@ -53,3 +56,15 @@ def unreadable(name: str) -> str:
     if code_of(name) >= 0:
         return ""
     return "strings have no pill" if name == STRING else f"a {name} has no elements"
+
+
+def lanes_for(name: str, lanes: Sequence[Lane]) -> int:
+    """The lanes that a tensor of this dtype can be recorded in, as bits: all, none, or the whole values of strings.
+
+    >>> lanes = Lane(Kind.PILL), Lane(Kind.VALUE)
+    >>> lanes_for("float32", lanes), lanes_for("string", lanes), lanes_for("resource", lanes)
+    (3, 2, 0)
+    """
+    if name != STRING and unreadable(name):
+        return 0
+    return sum(1 << number for number, lane in enumerate(lanes) if name != STRING or lane.kind is Kind.VALUE)

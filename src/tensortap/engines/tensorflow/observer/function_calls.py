@@ -28,12 +28,12 @@ def follow() -> None:
         if _is_followed:
             return
         _is_followed = True
-        options: Any = context.FunctionCallOptions  # type: ignore[attr-defined]
+        options: Any = context.FunctionCallOptions
         theirs = options.as_attrs
 
         def as_attrs(self: Any) -> dict[str, Any]:
             attributes: dict[str, Any] = theirs(self)
-            if not attributes["executor_type"] and context.executing_eagerly():  # type: ignore[attr-defined]
+            if not attributes["executor_type"] and context.executing_eagerly():
                 attributes["executor_type"] = EXECUTOR_TYPE
             return attributes
 

@@ -144,7 +144,7 @@ class ExecutedGraph:
         """As TensorFlow's message, for attributes."""
         from tensorflow.core.framework import graph_pb2
 
-        return graph_pb2.GraphDef.FromString(self.serialized)  # type: ignore[attr-defined]
+        return graph_pb2.GraphDef.FromString(self.serialized)
 
     @cached_property
     def outputs(self) -> tuple[tuple[int, int], ...]:
@@ -312,6 +312,7 @@ class Observer(ABC):
         keep_bad: int = 0,
         value_limit: int = 1 << 30,
         on_full: Callable[[], None] | None = None,
+        graph: Any = None,
     ) -> Watch:
         """Describe what is to be seen.
 
@@ -322,4 +323,5 @@ class Observer(ABC):
                 What a node has been shown making is not shown again in later runs.
             value_limit: how many bytes of values may wait to be taken; more are dropped and counted.
             on_full: called when a block is full and can be taken; by a thread of the runtime, so it should be quick.
+            graph: the `tf.Graph` of the sessions that will be run; the default one if it is not given.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import logging
+import math
 import struct
 import threading
 import weakref
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensortap.engines.tensorflow.observer import function_calls
-from tensortap.engines.tensorflow.observer.dtypes import STRING, name_of, unreadable
+from tensortap.engines.tensorflow.observer.dtypes import STRING, lanes_for, name_of, unreadable
 from tensortap.engines.tensorflow.observer.interface import (
     EXECUTION,
     Apart,
@@ -27,7 +28,6 @@ from tensortap.engines.tensorflow.observer.interface import (
     ExecutedGraph,
     ExecutedNode,
     ExecutedTensor,
-    Kind,
     Lane,
     Observer,
     Seen,
@@ -73,6 +73,7 @@ class NativeObserver(Observer):
         keep_bad: int = 0,
         value_limit: int = 1 << 30,
         on_full: Callable[[], None] | None = None,
+        graph: Any = None,
     ) -> Watch:
         """See `Observer.watch`."""
         return NativeWatch(self._library, lanes, choose, keep_bad, value_limit, on_full)
@@ -108,7 +109,6 @@ class NativeWatch(Watch):
         )
         tell = ON_FULL() if on_full is None else _on_full
         self._watch = native.tt_new_watch(handle, given, len(lanes), keep_bad, value_limit, _describe, tell)
-        self._values = sum(1 << number for number, lane in enumerate(lanes) if lane.kind is Kind.VALUE)
         weakref.finalize(self, native.tt_delete_watch, self._watch)
 
     def arm(self) -> Armed:
@@ -132,7 +132,8 @@ class NativeWatch(Watch):
         graph = _read_graph(len(self.graphs), description)
         dtypes = [dtype for node in graph.nodes for dtype in (*node.dtypes, *node.written)]
         reasons = [unreadable(dtype) for dtype in dtypes]
-        if "CPU" not in graph.device:
+        is_here = "CPU" in graph.device
+        if not is_here:
             reasons = [f"it is on {graph.device}"] * len(dtypes)
         with self._lock:
             assert len(self.tensors) == description.first
@@ -142,10 +143,7 @@ class NativeWatch(Watch):
                 for (node, slot), reason in zip(graph.outputs, reasons, strict=True)
             ]
         chosen = np.asarray(self._choose(graph), np.uint32)
-        possible = [
-            0xFFFFFFFF if not reason else self._values if dtype == STRING else 0
-            for dtype, reason in zip(dtypes, reasons, strict=True)
-        ]
+        possible = [lanes_for(dtype, self.lanes) if is_here else 0 for dtype in dtypes]
         lanes = np.ctypeslib.as_array(description.lanes, (description.output_count,)) if dtypes else chosen
         lanes[:] = chosen & np.array(possible, np.uint32)
 
@@ -154,8 +152,7 @@ _handles = itertools.count(1)
 _watches: weakref.WeakValueDictionary[int, NativeWatch] = weakref.WeakValueDictionary()
 
 
-@DESCRIBE
-def _describe(pointer: Any) -> int:
+def _tell_watch(pointer: Any) -> int:
     try:
         watch = _watches.get(pointer.contents.watch)
         if watch is None:
@@ -169,8 +166,7 @@ def _describe(pointer: Any) -> int:
     return 0
 
 
-@ON_FULL
-def _on_full(handle: int) -> None:
+def _tell_full(handle: int) -> None:
     watch = _watches.get(handle)
     if watch is not None and watch.on_full is not None:
         try:
@@ -179,11 +175,15 @@ def _on_full(handle: int) -> None:
             log.warning("tensortap failed while taking records", exc_info=True)
 
 
+# What the observer calls. Kept here, as nobody else keeps them alive.
+_describe, _on_full = DESCRIBE(_tell_watch), ON_FULL(_tell_full)
+
+
 def _read_graph(number: int, description: Description) -> ExecutedGraph:
     from tensorflow.core.framework import graph_pb2
 
     serialized = ctypes.string_at(description.graph_def, description.graph_def_size)
-    graph_def = graph_pb2.GraphDef.FromString(serialized)  # type: ignore[attr-defined]
+    graph_def = graph_pb2.GraphDef.FromString(serialized)
     names = [name_of(number) for number in description.dtypes[: description.output_count]]
     nodes, place = [], 0
     counts = zip(
@@ -257,7 +257,7 @@ class NativeArmed(Armed):
         """See `Armed.take`."""
         with self._lock:
             recorder = self._recorder
-            return () if recorder is None else tuple(_blocks(recorder, False))
+            return () if recorder is None else tuple(_blocks(self._watch, recorder, False))
 
     def finish(self, run_metadata: Any = None) -> Seen:
         """See `Armed.finish`."""
@@ -266,7 +266,7 @@ class NativeArmed(Armed):
             if recorder is None:
                 return Seen((), (0,) * len(self._watch.lanes))
             self._native.tt_disarm(recorder.handle)
-            blocks = tuple(_blocks(recorder, True))
+            blocks = tuple(_blocks(self._watch, recorder, True))
             counts = (ctypes.c_int64 * (2 + len(self._watch.lanes)))()
             self._native.tt_counts(recorder.handle, counts)
             self._watch.give_back(recorder)
@@ -274,37 +274,37 @@ class NativeArmed(Armed):
         return Seen(blocks, tuple(muted), dropped, faults)
 
 
-def _blocks(recorder: Recorder, is_last: bool) -> Iterator[Block]:
+def _blocks(watch: NativeWatch, recorder: Recorder, is_last: bool) -> Iterator[Block]:
     taken = Taken()
     while recorder.native.tt_take(recorder.handle, is_last, ctypes.byref(taken)):
-        yield _read_block(recorder.native, taken)
+        owner = _Owner(recorder.native.tt_give_back, taken.block)
+        rows = _array(owner, taken.rows, RECORD_ROW, taken.count)
+        executions = _array(owner, taken.executions, EXECUTION, taken.count)
+        data = _array(owner, taken.data, np.dtype(np.uint8), taken.used)
+        apart: tuple[Apart, ...] = ()
+        if taken.has_apart:
+            is_apart = (executions["flags"] & _APART) != 0
+            pairs = zip(rows[is_apart], executions[is_apart], strict=True)
+            apart = tuple(_read_apart(watch, row, execution, data) for row, execution in pairs)
+            rows, executions = rows[~is_apart], executions[~is_apart]
+        yield Block(rows, executions, data, bool(taken.has_bad), apart)
 
 
-def _read_block(native: Any, taken: Taken) -> Block:
-    owner = _Owner(native.tt_give_back, taken.block)
-    rows = _array(owner, taken.rows, RECORD_ROW, taken.count)
-    executions = _array(owner, taken.executions, EXECUTION, taken.count)
-    data = _array(owner, taken.data, np.dtype(np.uint8), taken.used)
-    apart: tuple[Apart, ...] = ()
-    if taken.has_apart:
-        is_apart = (executions["flags"] & _APART) != 0
-        apart = tuple(
-            _read_apart(*pair, data) for pair in zip(rows[is_apart], executions[is_apart], strict=True)
-        )
-        rows, executions = rows[~is_apart], executions[~is_apart]
-    return Block(rows, executions, data, bool(taken.has_bad), apart)
+def _read_apart(watch: NativeWatch, row: np.void, execution: np.void, data: npt.NDArray[np.uint8]) -> Apart:
+    memory = data[row["offset"] : row["offset"] + row["nbytes"]].tobytes()
+    number, rank = int(row["key"]), int(row["rank"])
+    shape, content = struct.unpack_from(f"<{rank}q", memory), memory[8 * rank :]
+    tensor = watch.tensors[number]
+    value: Any = content
+    if watch.graphs[tensor.graph].nodes[tensor.node].dtypes[tensor.slot] == STRING:
+        value = _unpack_strings(content, math.prod(shape))
+    return Apart(number, execution, int(row["timestamp"]), shape, value)
 
 
-def _read_apart(row: np.void, execution: np.void, data: npt.NDArray[np.uint8]) -> Apart:
-    memory = memoryview(data)[row["offset"] : row["offset"] + row["nbytes"]]
-    rank = int(row["rank"])
-    return Apart(
-        int(row["key"]),
-        execution,
-        int(row["timestamp"]),
-        struct.unpack_from(f"<{rank}q", memory),
-        memory[8 * rank :],
-    )
+def _unpack_strings(packed: bytes, count: int) -> list[bytes]:
+    """All lengths, then all contents."""
+    ends = list(itertools.accumulate(struct.unpack_from(f"<{count}Q", packed), initial=8 * count))
+    return [packed[start:end] for start, end in itertools.pairwise(ends)]
 
 
 class _Owner:
