@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tensortap as tt
-from tensortap.reader.session_dir import SessionDir
+from tensortap.reader import DebugDumpDir, SessionDir
 from tests.debug.steps import X, linear_session
 from tests.patience import patient
 from tests.reader.test_tensorflow_peer import peer
@@ -28,8 +28,8 @@ STREAM = tt.StreamOptions(connect_timeout_secs=30, flush_secs=60)
 class TensorFlowServer:
     """TensorFlow's debug test server, in a process of its own."""
 
-    def __init__(self, dump_dir=""):
-        program = [sys.executable, "-W", "ignore", "-m", "tests.debug.tf_server", str(dump_dir)]
+    def __init__(self):
+        program = [sys.executable, "-W", "ignore", "-m", "tests.debug.tf_server"]
         self._process = subprocess.Popen(
             program,
             stdin=subprocess.PIPE,
@@ -90,7 +90,9 @@ def test_the_same_values_graphs_tracebacks_and_source_lines(server, tmp_path, mo
     theirs, dumped = server.ask("received"), SessionDir(tmp_path / "dumps")
     dumps = [dumped.run(run) for run in range(2)]
     assert theirs["values"] == values(dumps)
-    assert set(theirs["graphs"][-1]) == set(dumps[-1].nodes())
+    assert theirs["graphs"][-1] == {
+        name: [dumps[-1].node_op_type(name), dumps[-1].node_inputs(name)] for name in dumps[-1].nodes()
+    }
     assert [each["session_run_index"] for each in theirs["metadata"]] == [0, 1]
     assert [each["global_step"] for each in theirs["metadata"]] == [0, 1]
     nodes = {node.name: node for node in session.graph.nodes if node.stack}
@@ -131,16 +133,24 @@ def test_gates_and_breakpoints_of_tensorflows_server(server):
     assert len(gated) > 5
 
 
-@pytest.mark.skipif(not os.environ.get("TENSORTAP_SLOW_TESTS"), reason="starts TensorFlow twice more")
-def test_what_its_server_writes_its_reader_opens(tmp_path):
-    """F22: a path keeps the graphs, and TensorFlow's DebugDumpDir accepts the directory."""
-    server = TensorFlowServer(tmp_path / "written")
-    try:
-        hook = tt.GrpcDebugHook(f"{server.address}/first", stream=STREAM)
-        with tt.MonitoredSession(linear_session(), hooks=[hook]) as session:
-            session.run("loss", {"x": X})
-    finally:
-        server.close()
-    (answers,) = peer("query", tmp_path / "written" / "first").values()
-    assert answers["size"] > 10
-    assert "model/addmm" in json.dumps(answers)
+def test_the_directory_that_its_server_writes_has_values_and_graph(server, tmp_path):
+    """F6, F22: it writes graphs that come before the metadata, which ours does as soon as the graph is known."""
+    port = server.ask("write_to", str(tmp_path / "written"))
+    session = linear_session()
+    with tt.MonitoredSession(
+        session, hooks=[tt.GrpcDebugHook(f"localhost:{port}/first", stream=STREAM)]
+    ) as monitored:
+        for _ in range(3):
+            monitored.run("loss", {"x": X})
+    written = DebugDumpDir(tmp_path / "written" / "first")
+    assert written.size == 3 * len({datum.watch_key for datum in written.dumped_tensor_data}) > 30
+    assert set(written.nodes()) == {node.name for node in session.graph.nodes} - {"global_step"}
+    for node in session.graph.nodes[1:]:
+        assert written.node_op_type(node.name) == node.op_type
+        assert [each if ":" in each else f"{each}:0" for each in written.node_inputs(node.name)] == list(
+            node.inputs
+        )
+    if os.environ.get("TENSORTAP_SLOW_TESTS"):  # starts TensorFlow once more
+        (answers,) = peer("query", written.dump_root).values()
+        assert answers["size"] == written.size
+        assert "model/addmm" in answers["nodes"]

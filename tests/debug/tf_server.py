@@ -29,7 +29,10 @@ def received(server):
             for key, values in server.debug_tensor_values.items()
         },
         "metadata": [json.loads(text) for text in server.core_metadata_json_strings],
-        "graphs": [[node.name for node in graph.node] for graph in server.partition_graph_defs],
+        "graphs": [
+            {node.name: [node.op, [each for each in node.input if each[0] != "^"]] for node in graph.node}
+            for graph in server.partition_graph_defs
+        ],
         "gated": sorted(
             f"{watch.node_name}:{watch.output_slot}:{watch.debug_op}"
             for watch in server.gated_grpc_debug_watches()
@@ -40,15 +43,25 @@ def received(server):
     }
 
 
-def main(dump_dir):
+def started(dump_dir=None):
     port = free_port()
-    server = grpc_debug_test_server.EventListenerTestServicer(port, dump_dir or None)
+    server = grpc_debug_test_server.EventListenerTestServicer(port, dump_dir)
     server.run_server(blocking=False)
+    return port, server
+
+
+def main():
+    port, server = started()
     print(json.dumps(port), flush=True)
+    writing = []
     for line in sys.stdin:
         command, *arguments = json.loads(line)
         answer = None
-        if command == "received":
+        if command == "write_to":
+            port, another = started(*arguments)
+            writing.append(another)
+            answer = port
+        elif command == "received":
             answer = received(server)
         elif command == "clear":
             server.clear_data()
@@ -61,8 +74,9 @@ def main(dump_dir):
         elif command == "source_line":
             answer = server.query_source_file_line(*arguments)
         print(json.dumps(answer), flush=True)
-    server.stop_server()
+    for each in (server, *writing):
+        each.stop_server()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    main()

@@ -36,7 +36,7 @@ def names(directory: Path) -> list[str]:
 def test_save_and_restore(tmp_path: Path) -> None:
     path = Saver().save(at_step(7), tmp_path / "new" / "model.ckpt", 7)
     assert path == tmp_path / "new" / "model.ckpt-7"
-    assert names(path.parent) == ["checkpoint", "model.ckpt-7"]
+    assert names(path.parent) == ["checkpoints.json", "model.ckpt-7"]
     session = CounterSession()
     Saver().restore(session, path)
     assert session.global_step == 7
@@ -51,10 +51,10 @@ def test_the_step_may_be_left_out(tmp_path: Path) -> None:
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     save_steps(tmp_path, *range(8), saver=Saver(max_to_keep=2))
-    assert names(tmp_path) == ["checkpoint", "model.ckpt-6", "model.ckpt-7"]
+    assert names(tmp_path) == ["checkpoints.json", "model.ckpt-6", "model.ckpt-7"]
     # A new saver, as after a restart, goes on counting.
     save_steps(tmp_path, 8, saver=Saver(max_to_keep=2))
-    assert names(tmp_path) == ["checkpoint", "model.ckpt-7", "model.ckpt-8"]
+    assert names(tmp_path) == ["checkpoints.json", "model.ckpt-7", "model.ckpt-8"]
 
 
 @pytest.mark.parametrize("everything", [None, 0])
@@ -67,12 +67,12 @@ def test_basenames_do_not_push_each_other_out(tmp_path: Path) -> None:
     saver = Saver(max_to_keep=1)
     saver.save(at_step(1), tmp_path / "best", 1)
     save_steps(tmp_path, 2, 3, saver=saver)
-    assert names(tmp_path) == ["best-1", "checkpoint", "model.ckpt-3"]
+    assert names(tmp_path) == ["best-1", "checkpoints.json", "model.ckpt-3"]
 
 
 def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     save_steps(tmp_path, 1, 2, 2, saver=Saver(max_to_keep=2))
-    assert names(tmp_path) == ["checkpoint", "model.ckpt-1", "model.ckpt-2"]
+    assert names(tmp_path) == ["checkpoints.json", "model.ckpt-1", "model.ckpt-2"]
 
 
 def test_limits_are_checked() -> None:
@@ -99,7 +99,7 @@ def test_a_failed_write_leaves_the_last_good_one(tmp_path: Path) -> None:
     ) as caught:
         Saver().save(CutShort(OSError(28, "No space left on device")), tmp_path / "model.ckpt", 2)
     assert isinstance(caught.value.__cause__, OSError)
-    assert names(tmp_path) == ["checkpoint", "model.ckpt-1"]
+    assert names(tmp_path) == ["checkpoints.json", "model.ckpt-1"]
     assert latest_checkpoint(tmp_path) == tmp_path / "model.ckpt-1"
 
 
@@ -108,7 +108,7 @@ def test_interrupts_and_preemptions_pass_unchanged(tmp_path: Path, error: BaseEx
     save_steps(tmp_path, 1)
     with pytest.raises(type(error)):
         Saver().save(CutShort(error), tmp_path / "model.ckpt", 2)
-    assert names(tmp_path) == ["checkpoint", "model.ckpt-1"]
+    assert names(tmp_path) == ["checkpoints.json", "model.ckpt-1"]
 
 
 class Crash(BaseException):
@@ -164,7 +164,7 @@ def test_an_unusable_pointer_is_not_needed(tmp_path: Path, content: str | None) 
     (tmp_path / "events.out.tfevents.1-2").write_text("no checkpoint")
     (tmp_path / "graph.pbtxt").write_text("no checkpoint")
     (tmp_path / ".model.ckpt-11.tmp").write_text("a crashed writer's")
-    pointer = tmp_path / "checkpoint"
+    pointer = tmp_path / "checkpoints.json"
     pointer.unlink() if content is None else pointer.write_text(content, encoding="latin-1")
     assert latest_checkpoint(tmp_path) == tmp_path / "model.ckpt-10"
 
@@ -181,10 +181,36 @@ def test_missing_or_truncated_checkpoints_are_passed_over(
     assert latest_checkpoint(tmp_path) is None
 
 
+def test_the_pointer_of_an_earlier_version_is_read_and_replaced(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1, 2)
+    (tmp_path / "checkpoints.json").rename(tmp_path / "checkpoint")
+    os.utime(tmp_path / "model.ckpt-2", (0, 0))
+    assert latest_checkpoint(tmp_path) == tmp_path / "model.ckpt-2"
+    save_steps(tmp_path, 3)
+    assert names(tmp_path) == ["checkpoints.json", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
+
+
+def test_what_tensorflow_has_in_the_same_directory_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = {
+        "checkpoint": 'model_checkpoint_path: "model.ckpt-9"\n',
+        "model.ckpt-9.index": "an index",
+        "model.ckpt-9.data-00000-of-00001": "values",
+    }
+    for name, content in theirs.items():
+        (tmp_path / name).write_text(content)
+    assert latest_checkpoint(tmp_path) is None
+    save_steps(tmp_path, 1)
+    assert latest_checkpoint(tmp_path) == tmp_path / "model.ckpt-1"
+    assert {name: (tmp_path / name).read_text() for name in theirs} == theirs
+    assert caplog.text == ""
+
+
 def test_a_pointer_cannot_lead_out_of_its_directory(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "secret-1").write_text("xx")
-    (tmp_path / "inner" / "checkpoint").write_text(
+    (tmp_path / "inner" / "checkpoints.json").write_text(
         json.dumps({"version": 1, "checkpoints": [{"name": "../secret-1", "bytes": 2}]})
     )
     assert latest_checkpoint(tmp_path / "inner") is None

@@ -161,7 +161,10 @@ def test_paths(dump):  # E22
 
 
 def test_source_lines(dump):  # E20
-    assert dump.node_traceback("fc/addmm:0") == ["train.py:3 in <module>", "train.py:12 in step"]
+    assert dump.node_traceback("fc/addmm:0") == (
+        ("train.py", 3, "<module>", ""),
+        ("train.py", 12, "step", ""),
+    )
     with pytest.raises(KeyError, match="source lines"):
         dump.node_traceback("split")
 

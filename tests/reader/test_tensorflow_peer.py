@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import tensortap as tt
 from tensortap.reader import DebugDumpDir, SessionDir
 from tensortap.store import export_tfdbg
+from tests.debug.steps import X, linear_session
 from tests.reader.answers import answers
 from tests.store.sample import CPU, records, write_sample
 
@@ -26,7 +28,8 @@ PROJECT = Path(__file__).parents[2]
 
 
 def peer(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONWARNINGS": "ignore"}
+    paths = os.pathsep.join([str(PROJECT), str(PROJECT / "src")])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
     program = [sys.executable, "-m", "tests.reader.tf_peer", *map(str, arguments)]
     done = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=PROJECT)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -91,6 +94,21 @@ def test_tensorflow_agrees_on_our_export(tmp_path):
         layout["data"].sort(key=lambda datum: (datum["text"], datum["time"]))
     ours["unknown"][-1] = "LookupError"
     assert list(differences(ours, theirs)) == []
+
+
+def test_tensorflows_command_line_works_on_our_reader(written_by_tensorflow, tmp_path):
+    """E20: it expects frames of four, and its own class for what has no value."""
+    root, _ = written_by_tensorflow
+    with tt.DumpingDebugWrapperSession(linear_session(), tmp_path / "ours") as session:
+        session.run("loss", {"x": X})
+    (ours,) = SessionDir(tmp_path / "ours").runs
+    unset, info = peer("analyze", SessionDir(root).runs[0].path, ours.path)
+    assert "Uninitialized tensor" in unset
+    frame = ours.open().node_traceback("model/addmm")[-1]
+    assert f"Line:     {frame[1]}" in info
+    assert f"Function: {frame[2]}" in info
+    assert frame[3]
+    assert f'Text:     "{frame[3]}"' in info
 
 
 def test_the_offline_analyzer_opens_our_export(tmp_path):

@@ -55,7 +55,28 @@ def query(paths):
     return {path: answers(debug_data.DebugDumpDir(path, validate=True)) for path in paths}
 
 
+def analyze(paths):
+    """What TensorFlow's command line shows of runs that are read by us."""
+    from tensorflow.python.debug.cli import analyzer_cli, cli_config
+
+    from tensortap.reader import DebugDumpDir
+
+    def shown(path, command, *arguments):
+        config = cli_config.CLIConfig(os.path.join(path, "config"))
+        analyzer = analyzer_cli.DebugAnalyzer(DebugDumpDir(path, validate=False), config)
+        return "\n".join(getattr(analyzer, command)(list(arguments)).lines)
+
+    written_by_tensorflow, written_by_us = paths
+    return [
+        shown(written_by_tensorflow, "print_tensor", "unset:0"),
+        shown(written_by_us, "node_info", "--traceback", "model/addmm"),
+    ]
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "analyze":
+        print(json.dumps(analyze(sys.argv[2:])))
+        sys.exit()
     if sys.argv[1] == "make":
         make(sys.argv[2])
         targets = [os.path.join(sys.argv[2], name) for name in sorted(os.listdir(sys.argv[2]))]

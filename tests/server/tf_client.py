@@ -29,6 +29,9 @@ def build(tf):
     tf.identity(tf.constant(list(range(1_100_000)), tf.int32, name="big_constant"), name="behind_constant")
     tf.cast(y, tf.bfloat16, name="narrow")
     v1.assign_add(w, [1.0, 1.0, 1.0], name="update")
+    grown = tf.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, s * 2.0), [0, y], name="loop")[1]
+    chosen = v1.cond(y[0] > 0.0, lambda: tf.sqrt(y), lambda: -y, name="either")
+    tf.reduce_sum(grown + chosen, name="controlled")
     return v1.Session()
 
 
@@ -67,6 +70,7 @@ def main():
     session = build(tf)
     session.run(v1.global_variables_initializer())
     feed = {"x:0": np.array([1.0, 1.0, 1.0], np.float32)}
+    wrappers = []
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
@@ -76,6 +80,7 @@ def main():
         try:
             if "wrapper" in asked:
                 wrapped = grpc_wrapper.TensorBoardDebugWrapperSession(session, asked["wrapper"])
+                wrappers.append(wrapped)  # one that is let go closes its session
                 results = wrapped.run(asked["fetch"], feed)
             else:
                 options = v1.RunOptions()

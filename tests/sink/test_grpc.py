@@ -111,7 +111,7 @@ def test_our_server_has_every_value_graph_and_word(server, whole):
     assert {node.name for node in NODES} <= set(dump.nodes())
 
 
-def test_a_plain_server_gets_one_event_each_and_the_graph_once(plain):
+def test_a_plain_server_gets_one_event_each_and_the_graph_first_once_it_is_known(plain):
     """F5, F6, F8, F9: what tfdbg's own servers understand."""
     listed = [*records(), batch_of([pill("a"), pill("b", nan=1)])]
     first = stream(plain.url, listed)
@@ -120,11 +120,36 @@ def test_a_plain_server_gets_one_event_each_and_the_graph_once(plain):
     assert second.counts.written == 1
     assert plain.streams == [
         [METADATA, *[TENSOR] * (len(records()) + 2), GRAPH, GRAPH],
-        [METADATA, TENSOR],
+        [GRAPH, GRAPH, METADATA, TENSOR],
     ]
+    stream(plain.url, [], replace(INFO, index=4))
+    assert plain.streams[-1] == [METADATA]
     assert all(same(a, b) for a, b in zip(records(), plain.records, strict=False))
     stream(plain.url, [], replace(INFO, index=5), end=RunEnd(NODES[:3]))
     assert plain.streams[-1] == [METADATA, GRAPH], "a graph that has changed"
+
+
+def test_a_graph_that_is_known_before_the_run_comes_first(plain):
+    """F6: tfdbg's server leaves a graph that comes after the metadata out of the directory it writes."""
+    for index in range(2):
+        sink = GrpcSink(plain.url, replace(INFO, index=index), OPTIONS)
+        sink.foresee(NODES)
+        sink.write(pill("a"))
+        sink.finish(RunEnd(NODES))
+        assert sink.flush(patient(30))
+    assert plain.streams == [[GRAPH, GRAPH, METADATA, TENSOR], [METADATA, TENSOR]]
+
+
+def test_our_server_takes_a_foreseen_graph_and_keeps_its_gates_apart(server):
+    """Before the metadata it cannot know which job a run is of, and replies with the gates of another."""
+    server.request_watch("elsewhere", 0, "DebugIdentity", job="default")
+    server.request_watch("here", 0, "DebugIdentity", job="mine")
+    sink = GrpcSink(f"grpc://{server.address}/mine", INFO, OPTIONS)
+    sink.foresee(NODES)
+    assert sink.open_gates() == {"here:0:DebugIdentity"}
+    sink.finish(RunEnd(NODES))
+    assert sink.flush(patient(30))
+    assert {node.name for node in NODES} <= set(server.session("mine").run(-1).nodes())
 
 
 def test_large_values_and_many_records_arrive(server):

@@ -12,7 +12,11 @@ from torch.optim import optimizer as hooks_of_optimizers
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import tensortap as tt
+from tensortap.engines.torch.observer.answers import Answers
 from tensortap.engines.torch.observer.decoder import Decoder
+from tensortap.engines.torch.observer.nodes import Nodes
+from tensortap.engines.torch.observer.numbers import Numbers
+from tensortap.engines.torch.observer.records import Records
 from tensortap.engines.torch.recorder import Recorder
 from tensortap.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from tests.torch_engine.zoo import ZOO, make_exception_mid_step, make_op_error
@@ -135,29 +139,27 @@ def test_a_failing_tap_is_counted_and_said_once(caplog):
 
 
 BROKEN = {
-    "dispatch": (Recorder, ["before", "after", "recording", "_record_gradient"]),
-    "native": (
-        Decoder,
-        [
-            *("recording", "new_operator", "classify", "new_entry", "gradient_scope", "owner_scope"),
-            *("find_new_state", "begin", "build", "gradient", "taps"),
-        ],
-    ),
+    "dispatch": [(Recorder, each) for each in ("before", "after", "recording", "_record_gradient")],
+    "native": [
+        *((Decoder, "recording"), (Decoder, "find_new_state"), (Answers, "classify"), (Records, "taps")),
+        *((Numbers, each) for each in ("new_entry", "gradient_scope", "owner_scope")),
+        *((Nodes, each) for each in ("new_operator", "begin", "build", "gradient")),
+    ],
 }
 
 
 @pytest.mark.parametrize("number", range(11))
 def test_a_bug_of_our_own_never_reaches_the_program(interceptor, number, monkeypatch):
-    owner, methods = BROKEN[interceptor]
-    if number >= len(methods):
+    if number >= len(BROKEN[interceptor]):
         pytest.skip("there are no more methods to break")
+    owner, method = BROKEN[interceptor][number]
 
     def broken(self, *args):
         raise AttributeError("a bug in the recorder")
 
     plain = ZOO["adamw_forloop"]()
     expected = [float(plain.step(**plain.batch(run))["loss"].detach()) for run in range(3)]
-    monkeypatch.setattr(owner, methods[number], broken)
+    monkeypatch.setattr(owner, method, broken)
     case = ZOO["adamw_forloop"]()
     session = tt.torch.Session(case.step, modules=case.modules, optimizers=case.optimizers)
     got = [float(session.run("loss", case.batch(run), WATCH)) for run in range(3)]

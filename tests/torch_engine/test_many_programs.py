@@ -15,6 +15,7 @@ from tensortap.engines.session.block import Monitor
 from tensortap.engines.torch import forgetting
 from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.observer.decoder import Decoder
+from tensortap.engines.torch.observer.nodes import Nodes
 from tensortap.engines.torch.program import Program
 from tensortap.reader import SessionDir
 from tensortap.records import Node, TensorSpec
@@ -109,8 +110,8 @@ def test_names_are_the_same_whatever_was_there_before(programs):
 
 def test_programs_that_come_back_are_kept(tmp_path, monkeypatch):
     built = []
-    build = Decoder.build
-    monkeypatch.setattr(Decoder, "build", lambda self, *given: (built.append(1), build(self, *given))[1])
+    build = Nodes.build
+    monkeypatch.setattr(Nodes, "build", lambda self, *given: (built.append(1), build(self, *given))[1])
     programs = Programs(tmp_path, "native", most_names=1)
     models = [Tiny(number) for number in range(7)]
     trained = [(model, torch.optim.SGD(model.parameters(), lr=0.1)) for model in models]

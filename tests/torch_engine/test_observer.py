@@ -590,7 +590,7 @@ def test_an_error_of_an_op_is_mapped_to_its_node_and_line(kind, good_runs):
         for _ in range(good_runs):
             session.run(None, {"x": x, "fail": False}, WATCH)
         for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"test_native\.py:\d+") as caught:
+            with pytest.raises(InvalidArgumentError, match=r"test_observer\.py:\d+") as caught:
                 session.run(None, {"x": x, "fail": True}, WATCH)
         node = caught.value.node
         assert node.op_type == "aten::mm"

@@ -15,8 +15,10 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from tensortap.engines.torch.follow import follow
-from tensortap.engines.torch.observer.decoder import Decoder
+from tensortap.engines.torch.observer.answers import Answers
 from tensortap.engines.torch.observer.known import KnownSources
+from tensortap.engines.torch.observer.nodes import Nodes
+from tensortap.engines.torch.observer.sources import NativeSources
 from tensortap.launch.watch import ScriptOptions, ScriptWatch
 from tensortap.reader import SessionDir
 from tensortap.watch.options import WatchOptions
@@ -182,10 +184,8 @@ def test_what_is_remembered_keeps_nothing_alive(following):
 
 def test_sentences_of_any_length_are_recognised(following, monkeypatch):
     built = []
-    build = Decoder.build
-    monkeypatch.setattr(
-        Decoder, "build", lambda self, *given: (built.append(given[1]), build(self, *given))[1]
-    )
+    build = Nodes.build
+    monkeypatch.setattr(Nodes, "build", lambda self, *given: (built.append(given[1]), build(self, *given))[1])
     counts = []
     with following:
         model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
@@ -203,9 +203,9 @@ def test_sentences_of_any_length_are_recognised(following, monkeypatch):
 def test_constants_and_gradients_of_any_shape_are_recognised(following, monkeypatch):
     decoded = []
     for kind in ("build", "constant", "gradient"):
-        method = getattr(Decoder, kind)
+        method = getattr(Nodes, kind)
         monkeypatch.setattr(
-            Decoder, kind, lambda self, *given, method=method: (decoded.append(1), method(self, *given))[1]
+            Nodes, kind, lambda self, *given, method=method: (decoded.append(1), method(self, *given))[1]
         )
     counts = []
     with following:
@@ -262,17 +262,20 @@ def test_shards_are_named_once(following, mesh, monkeypatch):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     versions, asked = [], []
-    remember, tensor_class = KnownSources.remember, Decoder.tensor_class
+    remember, tensor_class = KnownSources.remember, Answers.tensor_class
     monkeypatch.setattr(
         KnownSources, "remember", lambda self, *given: (versions.append(self.version), remember(self, *given))
     )
     monkeypatch.setattr(
-        Decoder, "tensor_class", lambda self, each: (asked.append(type(each)), tensor_class(self, each))[1]
+        Answers, "tensor_class", lambda self, each: (asked.append(type(each)), tensor_class(self, each))[1]
     )
-    for name in ("find", "assign", "in_place_of"):
-        method = getattr(Decoder, name)
+    for owner, name in (
+        *((NativeSources, "name_of"), (NativeSources, "add_source")),
+        (Answers, "in_place_of"),
+    ):
+        method = getattr(owner, name)
         monkeypatch.setattr(
-            Decoder,
+            owner,
             name,
             lambda self, *given, method=method: (asked.append("shard"), method(self, *given))[1],
         )
@@ -340,8 +343,8 @@ def test_memory_that_comes_back_is_looked_at_by_who_computes_with_it(following):
 def test_a_loop_that_grows_from_run_to_run_is_not_decoded_again(following, monkeypatch, tmp_path):
     """Its last ops take their inputs from other places in every run, and are else what they were."""
     built = []
-    build = Decoder.build
-    monkeypatch.setattr(Decoder, "build", lambda self, *call: built.append(len(built)) or build(self, *call))
+    build = Nodes.build
+    monkeypatch.setattr(Nodes, "build", lambda self, *call: built.append(len(built)) or build(self, *call))
     counts = []
     with following:
         model = nn.Linear(3, 1)

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
-from tensortap.commands.common import size_text
+from tensortap.commands.run_summary import add_advice, summary_page
+from tensortap.frameworks import FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
 
 if TYPE_CHECKING:
     from tensortap.analyze.findings import Finding, Report
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
-from tensortap.frameworks import FRAMEWORKS
 
 __all__ = ["Answerer", "name_warnings"]
 
@@ -249,9 +249,9 @@ class Answerer:
             return
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
-        page = _summary(watch, report, self._shown_root, self._voice.rank, question)
+        page = summary_page(watch, report, self._shown_root, self._voice.rank, question)
         if self._unwatched:
-            _instead(page, *unwatched.advice(self._words, self._unwatched))
+            add_advice(page, *unwatched.advice(self._words, self._unwatched))
         self._show(page)
 
     def _answer_once(self, report: Report) -> None:
@@ -305,103 +305,6 @@ class _Text(io.StringIO):
     def encoding(self) -> str:  # type: ignore[override]
         """As the other stream."""
         return getattr(self._stream, "encoding", None) or "utf-8"
-
-
-def _summary(watch: Any, report: Report, root: str, rank: int, question: str) -> Page:
-    """What was seen, what of it was kept where, and what to look at next."""
-    from tensortap.report.answer import not_looked_at
-    from tensortap.report.page import Page
-
-    seen = watch.seen
-    page = Page()
-    facts = [
-        _count(seen.runs, "run"),
-        _count(seen.steps, "optimizer step"),
-        _count(seen.tensors, "tensor"),
-        _count(seen.records, "record"),
-        f"{sum(counts.lost for counts in seen.kept):,} dropped",
-    ]
-    if seen.skipped:
-        facts.append(f"{_count(seen.skipped, 'step')} skipped by the gradient scaler")
-    if seen.left_out:
-        facts.append(f"{_count(seen.left_out, 'update')} left out (--skip-bad)")
-    if seen.unrecorded is not None:
-        run, left_out, executed, runs = seen.unrecorded
-        more = f" (and some of {_count(runs - 1, 'more run')})" if runs > 1 else ""
-        facts.append(
-            f"{left_out:,} of {_count(executed, 'operation')} of run {run} not recorded: over the limit{more}"
-        )
-    if seen.elsewhere:
-        facts.append(f"{_count(seen.elsewhere, 'step')} in other threads, which were not watched")
-    page.line(("tensortap", "bold"))
-    ranks = f" (rank {rank} of {len(report.ranks)})" if len(report.ranks) > 1 else ""
-    page.field("seen", ", ".join(facts) + ranks)
-    if watch.budget is not None:
-        page.field("budget", _budget_text(watch.budget))
-    found = report.first_bad
-    where = shlex.quote(root)
-    unwatched = None if watch.budget is None else watch.budget.bad
-    if unwatched is not None and (found is None or found.step >= unwatched[0]):
-        step, what = unwatched
-        since = f"since step {step}, which" if step >= 0 else "in a run that"
-        page.field("health", f"bad {since} was not watched: {what}", "red")
-        commands = [["why", where + question]]
-    elif found is None:
-        sound = "no bad value" if "--filter" not in question else "no match"
-        if report.unread:
-            sound += f" in what was looked at; {not_looked_at(report.unread)}"
-        elif not report.coverage.is_complete:
-            sound += " in what was seen"
-        page.field("health", sound, "green" if report.is_healthy else "yellow")
-        commands = [["ls", where], ["health", where]]
-    else:
-        line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
-        place = f" on rank {found.rank}" if len(report.ranks) > 1 else ""
-        since = "bad since" if "--filter" not in question else "first match at"
-        page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
-        task = ["--task", str(found.rank)] if found.rank else []
-        commands = [["why", where + question], ["ls", where, "--run", str(found.run), *task, "--bad"]]
-    for number, sentence in enumerate(report.coverage.sentences):
-        page.field("" if number else "unseen", sentence, "yellow")
-    if any(watch.root.glob("timelines/timeline-*")):
-        commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
-    page.field("kept", f"{_count(report.runs, 'run')}, {size_text(_kept_bytes(report.directory))}, in {root}")
-    for hook in watch.hooks:
-        for outcome in getattr(hook, "outcomes", list)():
-            page.field("stream", outcome)
-    for number, words in enumerate(commands):
-        page.command("" if number else "next", ["tensortap", *words])
-    return page
-
-
-def _budget_text(budget: Any) -> str:
-    """Which runs were watched, and what it cost."""
-    runs = budget.watched + budget.left_out
-    return (
-        f"{budget.watched:,} of {_count(runs, 'run')} watched, in the others updates were looked at; took "
-        f"{budget.seconds:.1f} s, {budget.cost:.2f} times the program's own time ({budget.ratio:g} was asked for)"
-        + ("" if budget.bad is None else "; all since the bad one were watched")
-    )
-
-
-def _instead(page: Page, sentence: str, command: str) -> None:
-    from tensortap.report.page import LABEL_WIDTH
-
-    if sentence:
-        page.field("instead", sentence)
-    if command:  # in one piece, to be copied
-        page.line("  ", (f"{'' if sentence else 'instead':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
-
-
-def _kept_bytes(root: Path) -> int:
-    """What the runs of all ranks take on the disk, and all they share."""
-    from tensortap.store.session import session_size
-
-    return session_size(root)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _shown(path: Path) -> str:

@@ -20,6 +20,7 @@ from tensortap.commands.common import (
     say,
 )
 from tensortap.errors import NotThereError, UsageError
+from tensortap.records import Frame
 
 if TYPE_CHECKING:
     from tensortap.analyze.health import Health
@@ -126,7 +127,7 @@ def _facts(
         facts["op"] = dump.node_op_type(datum.node_name, datum.device_name)
         facts["inputs"] = ", ".join(dump.node_inputs(datum.node_name, device_name=datum.device_name))
         stack = dump.node_traceback(datum.node_name)
-        facts["line"] = str(stack[-1]) if stack else None
+        facts["line"] = str(Frame(*stack[-1][:3])) if stack else None
     except (LookupError, ValueError):
         pass  # the graph of a run that died is not there; the value is
     return facts

@@ -1,9 +1,11 @@
 """Saver: checkpoints of a session's state on disk, crash-safe, of which the newest few are kept.
 
-A checkpoint is one file `<basename>-<step>` that the engine writes. A small JSON file `checkpoint` beside it
+A checkpoint is one file `<basename>-<step>` that the engine writes. A small JSON file `checkpoints.json` beside it
 lists the checkpoints with their sizes, newest last. Both are replaced atomically, the pointer after the
 checkpoint, so whatever the pointer names was complete. When the pointer is missing or unreadable, or names
 files that are gone or cut short, the newest file that looks like a checkpoint is used.
+
+Earlier versions called the pointer `checkpoint`, as TensorFlow calls its own, and TensorBoard took it for that.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ __all__ = ["Saver", "latest_checkpoint"]
 
 _log = logging.getLogger("tensortap.hooks")
 
-POINTER_NAME = "checkpoint"
+POINTER_NAME = "checkpoints.json"
+_EARLIER_POINTER_NAME = "checkpoint"
 _FORMAT_VERSION = 1
-_CHECKPOINT_NAME = re.compile(r"(?!\.|events\.out\.)(?P<basename>.+)-(?P<step>\d+)")
+_CHECKPOINT_NAME = re.compile(r"(?!\.|events\.out\.|.*\.data-\d+-of-\d+$)(?P<basename>.+)-(?P<step>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,9 @@ class Saver:
         kept = [e for e in entries if e not in expired]
         content = {"version": _FORMAT_VERSION, "checkpoints": [asdict(e) for e in kept]}
         replace_file(directory / POINTER_NAME, lambda file: _write_json(file, content))
+        if _entries(directory / _EARLIER_POINTER_NAME) is not None:
+            with contextlib.suppress(OSError):
+                (directory / _EARLIER_POINTER_NAME).unlink()
         # Only after the pointer stopped naming them, so that it never names a file that is gone.
         for entry in expired:
             with contextlib.suppress(OSError):
@@ -190,13 +196,20 @@ def _write_json(path: Path, content: Any) -> None:
 def _read_pointer(directory: Path) -> list[_Checkpoint] | None:
     """The entries of the pointer file, oldest first; None if it cannot be used."""
     path = directory / POINTER_NAME
+    if not path.exists():
+        return _entries(directory / _EARLIER_POINTER_NAME)  # or TensorFlow's, which is no concern of ours
+    entries = _entries(path)
+    if entries is None:
+        _log.warning("The pointer file %s is unreadable; looking for checkpoints by name.", path)
+    return entries
+
+
+def _entries(path: Path) -> list[_Checkpoint] | None:
+    """What a pointer file lists; None if there is none, or it is not ours."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         entries = [_Checkpoint(str(each["name"]), int(each["bytes"])) for each in content["checkpoints"]]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        _log.warning("The pointer file %s is unreadable (%s); looking for checkpoints by name.", path, error)
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     # A name is a file of this directory, never a way out of it.
     return [entry for entry in entries if entry.name == os.path.basename(entry.name)]

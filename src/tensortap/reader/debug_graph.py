@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensortap.errors import UsageError
-from tensortap.records import split_tensor_name
+from tensortap.records import Frame, split_tensor_name
 
 __all__ = ["DebugGraph", "node_of"]
 
@@ -134,12 +134,13 @@ class DebugGraph:
                 added.input.extend(f"^{name}" for name in self.control_inputs[node.name])
         return graph
 
-    def traceback(self, node: str) -> list[str] | None:
+    def traceback(self, node: str) -> list[Frame] | None:
         """The source lines stored with a node, outermost first; None if there are none."""
         attributes = self.attributes.get(node)
         if attributes is None or "_source" not in attributes:
             return None
-        return [line.decode("utf-8", "replace") for line in attributes["_source"].list.s]
+        lines = (line.decode("utf-8", "replace") for line in attributes["_source"].list.s)
+        return [frame for frame in map(Frame.of_text, lines) if frame is not None]
 
     def edges(self, *, control: bool, reversed_refs: bool) -> list[dict[str, list[str]]]:
         """The kinds of incoming edges a search should follow."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from tensortap.errors import NotThereError, UsageError
 from tensortap.reader.debug_graph import DebugGraph, node_of, trace_inputs
+from tensortap.records import Frame
 from tensortap.store.stored_run import StoredRun
 
 __all__ = ["GraphQueries"]
@@ -23,6 +24,7 @@ class GraphQueries:
     def __init__(self) -> None:
         self._python_graph: Any = None
         self._tracebacks: dict[str, Any] = {}
+        self._lines: dict[str, list[str]] = {}
         self._forget_graphs()
 
     def _find_graph(self, device: str) -> Any | None:
@@ -170,12 +172,11 @@ class GraphQueries:
         """The graph object given to `set_python_graph`, None if none was."""
         return self._python_graph
 
-    def node_traceback(self, element_name: str) -> Any:
+    def node_traceback(self, element_name: str) -> tuple[tuple[str, int, str, str], ...]:
         """Where a node was created: of the Python graph if one was set, else the lines stored with the node.
 
         Returns:
-            The Python graph's frames as tuples, or stored lines such as `train.py:12 in step`; outermost
-            first.
+            Frames, outermost first: file, line, function, and the text of the line, empty if its file was not stored.
 
         Raises:
             LookupError: there is no Python graph and no stored lines at all.
@@ -184,12 +185,13 @@ class GraphQueries:
         node = node_of(element_name)
         if self._python_graph is not None:
             if node not in self._tracebacks:
-                raise KeyError(f"Cannot find node {node!r} in Python graph.")
-            return self._tracebacks[node]
+                raise KeyError(f'Cannot find node "{node}" in Python graph.')
+            found: tuple[tuple[str, int, str, str], ...] = self._tracebacks[node]
+            return found
         for graph in self._graphs.values():
-            lines = graph.traceback(node)
-            if lines is not None:
-                return lines
+            frames = graph.traceback(node)
+            if frames is not None:
+                return tuple((each.file, each.line, each.function, self._line(each)) for each in frames)
         stored = any(
             "_source" in attributes for g in self._graphs.values() for attributes in g.attributes.values()
         )
@@ -198,6 +200,16 @@ class GraphQueries:
         raise NotThereError(
             "Python graph is not available for traceback lookup, and the dump holds no source lines."
         )
+
+    def _line(self, frame: Frame) -> str:
+        """The text of a line, empty if its file was not stored."""
+        if frame.file not in self._lines:
+            try:
+                self._lines[frame.file] = self.source_text(frame.file).splitlines()
+            except (KeyError, OSError, ValueError):
+                self._lines[frame.file] = []
+        lines = self._lines[frame.file]
+        return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
 
     def source_files(self) -> list[str]:
         """Paths of the source files stored with the run."""

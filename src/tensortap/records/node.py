@@ -11,6 +11,7 @@ __all__ = ["Frame", "Node", "Position", "TensorSpec", "split_tensor_name", "tens
 
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,19 @@ class Frame:
 
     >>> print(Frame("train.py", 12, "step"))
     train.py:12 in step
+    >>> Frame.of_text("train.py:12 in step")
+    Frame(file='train.py', line=12, function='step')
     """
 
     file: str
     line: int
     function: str
+
+    @classmethod
+    def of_text(cls, text: str) -> Frame | None:
+        """From how it is written in graphs; None if it is something else."""
+        match = _FRAME.fullmatch(text)
+        return cls(match["file"], int(match["line"]), match["function"]) if match else None
 
     @property
     def is_installed(self) -> bool:

@@ -1,7 +1,7 @@
 """The user's program as clients describe it: call tracebacks and source files, sent outside of any stream (F3, F4).
 
 They do not say whose runs they belong to. Source files are attached to the runs that follow, of whichever job.
-A traceback gives a graph its source lines if it names nearly all of the graph's nodes.
+A traceback gives a graph its source lines if it names nearly all of the graph's nodes that a program can have made.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from tensortap.server.limits import Limits
+from tensortap.server.runtime_names import is_made_by_runtime, op_behind
 from tensortap.store.writer import SessionStore
 from tensortap.wire.debug_service import WireError
 from tensortap.wire.messages import CallTraceback, DebuggedSourceFiles, DecodeError, GraphDef
@@ -19,7 +20,8 @@ from tensortap.wire.messages import CallTraceback, DebuggedSourceFiles, DecodeEr
 __all__ = ["Programs"]
 
 _COVERAGE = 0.9
-"""Part of a graph's nodes that a traceback must name. The runtime adds some of its own, which no line made."""
+"""Part of a graph's nodes that a traceback must name, without those that only the runtime makes. If it names
+less, it may be of another program, whose ops have the same names."""
 _SOURCE_LINES = "_source"
 """The attribute in which our own graphs carry the stack of a node."""
 
@@ -100,13 +102,14 @@ class Programs:
         if not known:
             return graph
         message = GraphDef.FromString(graph)
-        nodes = [node for node in message.node if not node.name.startswith("_")]
         for _, lines in reversed(known):
-            fitting = [node for node in nodes if node.name in lines]
-            if nodes and len(fitting) >= _COVERAGE * len(nodes):
-                for node in fitting:
-                    if _SOURCE_LINES not in node.attr:
-                        node.attr[_SOURCE_LINES].list.s.extend(lines[node.name])
+            ops = {node.name: op_behind(node.name, lines) for node in message.node}
+            named = [name for name in ops if not is_made_by_runtime(name)]
+            if named and sum(ops[name] is not None for name in named) >= _COVERAGE * len(named):
+                for node in message.node:
+                    op = ops[node.name]
+                    if op is not None and _SOURCE_LINES not in node.attr:
+                        node.attr[_SOURCE_LINES].list.s.extend(lines[op])
                 return bytes(message.SerializeToString(deterministic=True))
         return graph
 

@@ -158,6 +158,9 @@ class Sink(Protocol):
 class InteractiveSink(Sink, Protocol):
     """A sink whose other side has a say in the run: which gated watches it sees, and where the run stops."""
 
+    def foresee(self, nodes: Sequence[Node], gated: Sequence[str] = ()) -> None:
+        """Begin the run, with the graph it will execute and the gated watches on it as far as they are known."""
+
     def open_gates(self) -> frozenset[str]:
         """Watch keys whose gates are open for this run; may wait a moment to learn it."""
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, cached_property
 from typing import Any
 
-from tensortap.records import Record, RecordBatch, RunInfo
+from tensortap.records import Node, Record, RecordBatch, RunInfo
 from tensortap.sink.base import ProcessBound, RunEnd, notices
 from tensortap.sink.reasons import AFTER_FORK
+from tensortap.sink.stream.run_stream import RunStream
 from tensortap.sink.stream.sender import Sender
 from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
@@ -50,14 +52,24 @@ class GrpcSink(ProcessBound):
         self._gates = wishes_of(str(parsed))
         self._sender = sender_of(address_of(parsed), options or StreamOptions())
         host, process, own_session = _identity()
-        metadata = StreamMetadata(info, parsed.path, session or own_session, host, process)
-        self._stream = self._sender.open(metadata, self._gates, self.counts)
+        self._metadata = StreamMetadata(info, parsed.path, session or own_session, host, process)
+        self._foreseen = RunEnd()
         self._replacements: dict[str, Any] = {}
 
     @property
     def sender(self) -> Sender:
         """What sends, for all runs to this server."""
         return self._sender
+
+    @cached_property
+    def _stream(self) -> RunStream:
+        return self._sender.open(self._metadata, self._gates, self.counts, self._foreseen)
+
+    def foresee(self, nodes: Sequence[Node], gated: Sequence[str] = ()) -> None:
+        """Begin to stream; the graph comes first if it is known (F6)."""
+        if not self._is_orphan():
+            self._foreseen = RunEnd(nodes=tuple(nodes), gated=gated)
+            self._stream  # noqa: B018 - from here on it is being opened
 
     def write(self, record: Record) -> None:
         """Take one record; at a breakpoint, wait for the server's reply."""

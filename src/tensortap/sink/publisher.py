@@ -45,6 +45,7 @@ class Publisher:
         debug_options: the watches of the run.
         run_info: the run; a step noted in the options takes the place of its step.
         open_sink: opens the sink of a URL.
+        known_nodes: what the run will execute, from an engine that knows it before.
 
     Attributes:
         wants: `wants(node, slot)` is None for a tensor that nobody watches, otherwise a value for `publish`.
@@ -71,7 +72,11 @@ class Publisher:
     """
 
     def __init__(
-        self, debug_options: DebugOptions, run_info: RunInfo, open_sink: OpenSink = open_sink
+        self,
+        debug_options: DebugOptions,
+        run_info: RunInfo,
+        open_sink: OpenSink = open_sink,
+        known_nodes: Sequence[Node] = (),
     ) -> None:
         self._plan, urls = plan_watches(debug_options.debug_tensor_watch_opts)
         if debug_options.reset_disk_byte_usage:
@@ -90,6 +95,10 @@ class Publisher:
                 sink.close()
             raise
         self._interactive = [_as_interactive(each) for each in self._sinks]
+        foreseen = tuple(known_nodes)
+        for position, interactive in enumerate(self._interactive):
+            if interactive is not None:
+                interactive.foresee(foreseen, self._gated(foreseen, position))
         executed = self._plan
         if self._plan.has_gates and any(self._interactive):
             gates = tuple(None if each is None else each.open_gates() for each in self._interactive)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -37,6 +38,12 @@ class InconvertibleTensorProto:
     def __init__(self, tensor_proto: Any, initialized: bool = True) -> None:
         self.tensor_proto = tensor_proto
         self.initialized = initialized
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """TensorFlow's class of this name, where its debugger is in use: its tools ask whether a value is one."""
+        debugger = sys.modules.get("tensorflow.python.debug.lib.debug_data")
+        return getattr(debugger, "InconvertibleTensorProto", InconvertibleTensorProto)
 
     def __str__(self) -> str:
         return f"{'' if self.initialized else 'Uninitialized tensor:'}\n{self.tensor_proto}".lstrip("\n")

@@ -4,6 +4,8 @@ Inputs of the step, parameters, buffers and optimizer state are known by name be
 else from outside (a literal, a tensor the step closes over) is a constant, named after the op that uses it
 first. A source becomes a node of the run, and is tapped, when an op uses it for the first time: its value is
 still the one it came with then.
+
+Each interceptor keeps names and places in its own way; `SourceNames` and `SourcePlaces` say what is needed of them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,44 +22,62 @@ from torch.optim import Optimizer
 from tensortap.engines.observe.names import NameEntry
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.interceptor import Observation
-from tensortap.engines.torch.memory import asking_no_class, in_place_of
-from tensortap.engines.torch.names import RunNames
-from tensortap.engines.torch.places import DTYPE, OFFSET, SHAPE, STRIDES, Origin, Place, Places
+from tensortap.engines.torch.memory import asking_no_class
 from tensortap.engines.torch.program import Program, module_holding, variable_node
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.engines.torch.values import spec_of
-from tensortap.records import Node, Position
+from tensortap.records import Node, Position, TensorSpec
 
-__all__ = ["Outside", "constant_position", "hidden_view_node"]
+__all__ = ["Outside", "SourceNames", "SourcePlaces", "constant_position", "hidden_view_node"]
+
+
+class SourceNames(Protocol):
+    """The names of a session."""
+
+    def next(self, scope: str, label: str) -> NameEntry:
+        """The entry of the next thing of this run that is called `label` in `scope`, empty or ending in a slash."""
+
+    def source(self, name: str, spec: TensorSpec) -> Node | None:
+        """A node that was kept for a tensor from outside of this name and kind."""
+
+    def keep_source(self, node: Node) -> None:
+        """Keep the node of a tensor from outside, and its name from being given to an op."""
+
+
+class SourcePlaces(Protocol):
+    """The values of a run that have a name, by where they are."""
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """The name of a tensor's value, if it has one."""
+
+    def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
+        """Give a tensor its name, and have it become this node when it is used first; False if that cannot be."""
+
+    def own(self, name: str, path: str) -> None:
+        """Note the parameter that a tensor, which has this name by now, has to do with within an optimizer."""
 
 
 class Outside:
     """The tensors from outside, in one run.
 
     Args:
-        on_use: called as (tensor name, node, tensor) when a source is used for the first time.
+        program: has them.
+        names: gives them their names.
+        places: remembers where they are.
+        observation: counts what fails.
     """
 
     def __init__(
-        self,
-        program: Program,
-        names: RunNames,
-        places: Places,
-        observation: Observation,
-        on_use: Callable[[str, Node, torch.Tensor], None],
+        self, program: Program, names: SourceNames, places: SourcePlaces, observation: Observation
     ) -> None:
         self._program = program
         self._names = names
         self._places = places
         self._observation = observation
-        self._on_use = on_use
         self._stepping: tuple[str, Optimizer, int] | None = None
-        self._state_named = 0
         self.parameter_paths: dict[int, str] = {}
         """Path of each parameter, by identity."""
-        self.owners: dict[str, str] = {}
-        """Within an optimizer: the parameter that a tensor has to do with, by tensor name."""
 
     @asking_no_class
     def name_what_is_known(self, inputs: Mapping[str, torch.Tensor]) -> None:
@@ -96,7 +116,7 @@ class Outside:
     def _name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
         parameters: tuple[str, ...] = ()
         for position, value in enumerate(args):
-            if isinstance(value, torch.Tensor) and self._places.find(value) is None:
+            if isinstance(value, torch.Tensor) and self._places.name_of(value) is None:
                 parameters = parameters or _parameters_of(module.forward)
                 known = position < len(parameters)
                 label = parameters[position] if known else f"input_{position}"
@@ -124,24 +144,18 @@ class Outside:
                     self._add(f"{scope}/{path}", parameter, position=Position("optimizer"))
                 number += 1
                 for tensor in (parameter, parameter.grad):
-                    origin = None if tensor is None else self._places.find(tensor)
-                    if origin is not None:
-                        self.owners[origin.name] = path
+                    known = None if tensor is None else self._places.name_of(tensor)
+                    if known is not None:
+                        self._places.own(known, path)
         for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
-            origin = self._places.find(tensor)
-            if origin is None:
-                position = Position("optimizer", module_holding(path))
-                self.owners[self._add(name, tensor, position=position)] = path
-            else:
-                self.owners[origin.name] = path
+            known = self._places.name_of(tensor)
+            if known is None:
+                known = self._add(name, tensor, position=Position("optimizer", module_holding(path)))
+            self._places.own(known, path)
 
     def steps(self, scope: str, optimizer: Optimizer) -> None:
         """Take note of the optimizer that steps: the state it makes while it does will have names, too."""
         self._stepping = (scope, optimizer, len(optimizer.state))
-
-    def find_new_state(self, place: Place) -> Origin | None:
-        """Look again for state that the running optimizer has made in this very step."""
-        return self._places.origins.get(place) if self.has_new_state() else None
 
     def has_new_state(self) -> bool:
         """Name the state that the running optimizer has made since it began to step; False if there is none."""
@@ -153,55 +167,6 @@ class Outside:
         self.name_optimizer_state(scope, optimizer)
         return True
 
-    def known_name(self, tensor: torch.Tensor) -> str | None:
-        """The name of a tensor that is about to be used; None if it comes from nowhere."""
-        place = self._places.place_of(tensor)
-        origin = self._places.origins.get(place) or self._find_state_of_all(place)
-        if origin is None:
-            return None
-        self.use(origin, tensor)
-        return origin.name
-
-    def _find_state_of_all(self, place: Place) -> Origin | None:
-        """Look among the state of every known optimizer: a compiled one does not announce that it steps."""
-        size = sum(len(optimizer.state) for optimizer in self._program.optimizers.values())
-        if size == self._state_named:
-            return None
-        self._state_named = size
-        for optimizer in self._program.optimizers.values():
-            self.name_optimizer_state(self._program.optimizer_scope(optimizer), optimizer)
-        return self._places.origins.get(place)
-
-    def use(self, origin: Origin, tensor: torch.Tensor) -> None:
-        """Make a source that is used for the first time a node of the run."""
-        node, origin.source = origin.source, None
-        if node is not None:
-            self._on_use(origin.name, node, tensor)
-
-    def name_unseen(self, consumer: NameEntry, tensor: torch.Tensor, place: Place) -> str:
-        """Name a tensor that came from nowhere, after the op that uses it first."""
-        found = self._places.origins.get(place)
-        if found is not None:  # the same op takes it twice
-            return found.name
-        seen = in_place_of(tensor)
-        if seen is not None:
-            tensor = seen
-        memory = self._places.memory_at(place)
-        root = None if memory is None else self._places.origins.get(memory.root)
-        if memory is None or root is None or memory.root[DTYPE] != place[DTYPE] or place[STRIDES] is None:
-            entry = self._names.next(consumer.name + "/", "const")
-            name = self._add(entry.name, tensor, "Const", constant_position(consumer.position))
-            self.use(self._places.origins[place], tensor)
-            return name
-        # A view, made where nobody could see it, of memory that does have a name.
-        if root.source is not None:
-            self.use(root, tensor.as_strided(memory.root[SHAPE], memory.root[STRIDES], memory.root[OFFSET]))
-        entry = self._names.next(consumer.name + "/", "as_strided")
-        node = hidden_view_node(entry.name, root.name, memory.writer, tensor, consumer.position)
-        self._places.assign(tensor, place, entry.tensor(0))
-        self._on_use(entry.tensor(0), node, tensor)
-        return entry.tensor(0)
-
     def _add(
         self, name: str, tensor: torch.Tensor, op_type: str = "Variable", position: Position | None = None
     ) -> str:
@@ -209,7 +174,8 @@ class Outside:
         if node is None:
             node = variable_node(name, tensor, op_type, devices.name_of(tensor.device), position)
             self._names.keep_source(node)
-        self._places.assign(tensor, self._places.place_of(tensor), node.tensor(0), node)
+        if not self._places.add_source(tensor, node):
+            self._observation.fault(f"naming a tensor ({node.tensor(0)})")
         return node.tensor(0)
 
 

@@ -79,6 +79,8 @@ class Places:
 
     def __init__(self) -> None:
         self.origins: dict[Place, Origin] = {}
+        self.owners: dict[str, str] = {}
+        """Within an optimizer: the parameter that a tensor has to do with, by tensor name."""
         self._memories: dict[int, Memory] = {}
         self._objects: dict[int, weakref.ref[torch.Tensor]] = {}
 
@@ -109,9 +111,19 @@ class Places:
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
             return (self._object_address(tensor), 0, shape_of(tensor), None, tensor.dtype, False, False)
 
-    def find(self, tensor: torch.Tensor) -> Origin | None:
-        """The origin of the tensor's value, stale or not."""
-        return self.origins.get(self.place_of(tensor))
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """The name of the tensor's value, stale or not."""
+        origin = self.origins.get(self.place_of(tensor))
+        return None if origin is None else origin.name
+
+    def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
+        """Give a tensor from outside its name; it becomes this node when it is used."""
+        self.assign(tensor, self.place_of(tensor), node.tensor(0), node)
+        return True
+
+    def own(self, name: str, path: str) -> None:
+        """Note the parameter that a tensor has to do with within an optimizer."""
+        self.owners[name] = path
 
     def memory_at(self, place: Place) -> Memory | None:
         """The record of a storage, if anything in it has a name."""

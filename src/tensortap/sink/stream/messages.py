@@ -1,14 +1,17 @@
 """What the stream of one run says, as messages, in its order: metadata, records as they come, graphs, the end.
 
-tfdbg sends graphs first. The graph of an eager program is known when the run is over, so it comes last here;
-servers take it whenever it comes. It is sent when the server does not have it already.
+The graph of an eager program is known when the run is over, so it comes last; it is sent when the server does not have
+it already. tfdbg sends graphs first (F6), and its own server leaves those out of the directory it writes that come
+later. So a server that is not ours gets a graph first that is known before the run: told by the engine, or that of the
+last run with the same fetches and feeds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -30,6 +33,9 @@ from tensortap.wire.graph_def import nodes_to_proto
 from tensortap.wire.values import as_bytes, numpy_dtype
 
 __all__ = ["Graph", "GraphCache", "Messages"]
+
+_KINDS_KEPT = 8
+"""Kinds of runs, by fetches and feeds, whose graphs are remembered."""
 
 
 class Graph(NamedTuple):
@@ -54,6 +60,8 @@ class GraphCache:
         self._gated: tuple[str, ...] = ()
         self._graphs: list[Graph] = []
         self._known: set[str] = set()
+        self._led: set[tuple[str, str]] = set()
+        self._last: OrderedDict[Hashable, list[Graph]] = OrderedDict()
 
     def of(self, nodes: Sequence[Node], gated: Sequence[str]) -> list[Graph]:
         """The graph of every device that executed some of these nodes."""
@@ -72,10 +80,28 @@ class GraphCache:
                 self._known.update(graph.digest for graph in unknown)
             return unknown
 
+    def take_leading(self, kind: Hashable, path: str, foreseen: Sequence[Graph]) -> list[Graph]:
+        """Those that a run should begin with: foreseen, or of the last such run, and not sent first for this path."""
+        with self._lock:
+            expected = foreseen or self._last.get(kind, ())
+            leading = [graph for graph in expected if (path, graph.digest) not in self._led]
+            self._led.update((path, graph.digest) for graph in leading)
+            self._known.update(graph.digest for graph in leading)
+            return leading
+
+    def remember(self, kind: Hashable, graphs: list[Graph]) -> None:
+        """The graphs that a run of some kind has executed."""
+        with self._lock:
+            self._last[kind] = graphs
+            self._last.move_to_end(kind)
+            while len(self._last) > _KINDS_KEPT:
+                self._last.popitem(last=False)
+
     def forget(self) -> None:
         """The server may be another one, or may not have got what was sent."""
         with self._lock:
             self._known.clear()
+            self._led.clear()
 
 
 def _graph(device: str, nodes: Sequence[Node], gated: Sequence[str]) -> Graph:
@@ -105,6 +131,17 @@ class Messages:
         self._metadata = metadata
         self._table = KeyTable()
         self._batches: BatchEncoder | None = None
+
+    @property
+    def _kind(self) -> Hashable:
+        info = self._metadata.info
+        return info.input_names, info.output_names, info.target_nodes
+
+    def leading(self, foreseen: RunEnd) -> Iterator[list[bytes]]:
+        """The messages of each graph that is known before the run and comes first."""
+        known = self._graphs.of(foreseen.nodes, foreseen.gated) if foreseen.nodes else ()
+        for graph in self._graphs.take_leading(self._kind, self._metadata.grpc_path, known):
+            yield self._events(graph)
 
     def opening(self) -> bytes:
         """Which run this is."""
@@ -145,8 +182,14 @@ class Messages:
 
     def graphs(self, end: RunEnd) -> Iterator[list[bytes]]:
         """The messages of each graph that the server does not have yet."""
-        for graph in self._graphs.take_unknown(self._graphs.of(end.nodes, end.gated)):
-            yield list(graph_events(graph.content, graph.device, self._metadata.info.timestamp))
+        graphs = self._graphs.of(end.nodes, end.gated)
+        if self._batches is None:
+            self._graphs.remember(self._kind, graphs)
+        for graph in self._graphs.take_unknown(graphs):
+            yield self._events(graph)
+
+    def _events(self, graph: Graph) -> list[bytes]:
+        return list(graph_events(graph.content, graph.device, self._metadata.info.timestamp))
 
     def ending(self, end: RunEnd, counts: dict[str, int]) -> Iterator[bytes]:
         """How the run ended, for servers that want to know."""

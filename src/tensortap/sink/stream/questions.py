@@ -8,7 +8,10 @@ from typing import Any
 
 from tensortap.records import Record
 
-__all__ = ["Question", "Replies"]
+__all__ = ["LEADING", "Question", "Replies"]
+
+LEADING = "leading"
+"""In the place of a question: a graph that was sent before anything else."""
 
 
 class Question:
@@ -40,25 +43,30 @@ class Replies:
     """
 
     def __init__(self) -> None:
-        self._expected: deque[Question | None] = deque()
+        self._expected: deque[Question | str | None] = deque()
         self.is_out_of_step = False
 
     def restart(self) -> None:
         """Another attempt begins: nothing has been said on it."""
         self._expected.clear()
 
-    def expect(self, question: Question | None = None) -> None:
+    def expect(self, question: Question | str | None = None) -> None:
         """Something was sent that the server replies to; a question, or what nobody waits for."""
         self._expected.append(question)
+
+    @property
+    def is_next_leading(self) -> bool:
+        """Whether the coming reply is to a graph that was sent before the metadata."""
+        return bool(self._expected) and self._expected[0] == LEADING
 
     def take(self, reply: Any) -> None:
         """A reply has come."""
         question = self._expected.popleft() if self._expected else None
-        if question is not None:
+        if isinstance(question, Question):
             question.settle(None if self.is_out_of_step else reply)
 
     def settle_all(self) -> None:
         """No more replies will come."""
         for question in list(self._expected):
-            if question is not None:
+            if isinstance(question, Question):
                 question.settle(question.reply)

@@ -23,7 +23,7 @@ from tensortap.sink.stream.course import Course
 from tensortap.sink.stream.link import Link
 from tensortap.sink.stream.messages import Messages
 from tensortap.sink.stream.outbox import Outbox
-from tensortap.sink.stream.questions import Question, Replies
+from tensortap.sink.stream.questions import LEADING, Question, Replies
 from tensortap.sink.stream.spool import Spool
 from tensortap.sink.wishes import Wishes
 from tensortap.wire.debug_service import ACCEPTS_BATCHES, ACCEPTS_KEY, SERVER_KEY, WRITTEN_KEY
@@ -54,10 +54,17 @@ class RunStream:
         metadata: what is said about the run.
         gates: of the URL.
         counts: what becomes of the records.
+        foreseen: the graph of the run, if it is known before.
     """
 
     def __init__(
-        self, link: Link, owner: Owner, metadata: StreamMetadata, gates: Wishes, counts: Counts
+        self,
+        link: Link,
+        owner: Owner,
+        metadata: StreamMetadata,
+        gates: Wishes,
+        counts: Counts,
+        foreseen: RunEnd | None = None,
     ) -> None:
         self._link = link
         self._owner = owner
@@ -68,6 +75,7 @@ class RunStream:
         self._account = Account(link.room, counts, link.counts)
         self._replies = Replies()
         self._outbox: Outbox[Item] = Outbox(link.changed, link.room, self._account)
+        self._foreseen = foreseen or RunEnd()
         self._end: RunEnd | None = None
         self._heard_of = threading.Event()  # the server has answered, or will not be waited for
         self._call: Any = None
@@ -144,6 +152,11 @@ class RunStream:
     def _messages(self, attempt: int) -> Iterator[bytes]:
         """All messages of the stream, made as the server takes them; of no more than one attempt to send it."""
         messages = Messages(self._link.graphs, self._metadata)
+        if not self._link.availability.takes_batches:
+            for graph in messages.leading(self._foreseen):
+                self._course.brings_graph = True
+                self._replies.expect(LEADING)
+                yield from graph
         self._replies.expect()
         yield messages.opening()
         self._heard_of.wait()  # or given up, which the sender sees to
@@ -256,13 +269,14 @@ class RunStream:
 
     def _on_reply(self, call: Any, reply: Any) -> None:
         self._course.answer(time.monotonic())
-        if reply.debug_op_state_changes:
+        initial = call.initial_metadata()
+        is_ours = _first(initial, ACCEPTS_KEY) == ACCEPTS_BATCHES
+        # Until it has the metadata, our server cannot tell whose gates this run is to have.
+        is_premature = is_ours and self._replies.is_next_leading
+        if reply.debug_op_state_changes and not is_premature:
             self._gates.apply(reply.debug_op_state_changes)
-        if not self._heard_of.is_set():
-            initial = call.initial_metadata()
-            self._owner.on_answer(
-                _first(initial, SERVER_KEY), _first(initial, ACCEPTS_KEY) == ACCEPTS_BATCHES
-            )
+        if not self._heard_of.is_set() and not self._replies.is_next_leading:
+            self._owner.on_answer(_first(initial, SERVER_KEY), is_ours)
             self._heard_of.set()
         self._replies.take(reply)
 

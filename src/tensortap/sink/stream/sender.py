@@ -115,9 +115,11 @@ class Sender:
         """How many spooled runs the server has got since."""
         return self._delivery.runs
 
-    def open(self, metadata: StreamMetadata, gates: Wishes, counts: Counts) -> RunStream:
+    def open(
+        self, metadata: StreamMetadata, gates: Wishes, counts: Counts, foreseen: RunEnd | None = None
+    ) -> RunStream:
         """A stream for one run, begun as soon as may be."""
-        stream = RunStream(self._link, self, metadata, gates, counts)
+        stream = RunStream(self._link, self, metadata, gates, counts, foreseen)
         with self._link.changed:
             self.runs += 1
             self._is_closed = False

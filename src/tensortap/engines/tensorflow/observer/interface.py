@@ -20,8 +20,8 @@ Functions called eagerly are watched by calling them in the block `armed.functio
 2. What was chosen is recorded while the run executes. Records are rows and bytes in blocks, ready to become a
    `tensortap.records.RecordBatch`.
 3. Graphs are numbered from 0 in the order in which a watch meets them: the graph of a session (one per set of fetches
-   and feeds, and per device), and the bodies of functions that are not inlined. Tensors are numbered too (`Watch.tensors`),
-   and a record names its tensor by this number. Numbers never change their meaning.
+   and feeds, and per device), and the bodies of functions that are not inlined. Tensors are numbered too
+   (`Watch.tensors`), and a record names its tensor by this number. Numbers never change their meaning.
 
 Armed runs of one watch may overlap: each that begins while another is under way has an executor of its own.
 """
@@ -31,7 +31,7 @@ from __future__ import annotations
 import enum
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,6 +93,8 @@ class ExecutedNode(NamedTuple):
         device: full name.
         inputs: `node:slot` for data, `^node` for control, as in a `GraphDef`, but always with the slot.
         dtypes: of its outputs, by the names of `tensortap.dtypes`; TensorFlow's own name for others (`resource`).
+        written: dtypes of the variables that it writes, such as the three of `ResourceApplyAdam`. They count as
+            outputs, after those it has.
     """
 
     name: str
@@ -100,6 +102,7 @@ class ExecutedNode(NamedTuple):
     device: str
     inputs: tuple[str, ...]
     dtypes: tuple[str, ...]
+    written: tuple[str, ...] = ()
 
 
 class ExecutedTensor(NamedTuple):
@@ -109,7 +112,7 @@ class ExecutedTensor(NamedTuple):
         graph: number of the graph.
         node: place of the node in it.
         slot: which output.
-        unreadable: why nothing can be recorded of it: it is a string, a resource or the like; "" if it can.
+        unreadable: why there is no pill of it: it is a string, a resource or the like; "" if there is one.
     """
 
     graph: int
@@ -141,13 +144,15 @@ class ExecutedGraph:
         """As TensorFlow's message, for attributes."""
         from tensorflow.core.framework import graph_pb2
 
-        return graph_pb2.GraphDef.FromString(self.serialized)  # type: ignore[attr-defined]
+        return graph_pb2.GraphDef.FromString(self.serialized)
 
     @cached_property
     def outputs(self) -> tuple[tuple[int, int], ...]:
         """Node and slot of every output, in the order in which `Choose` is asked for them."""
         return tuple(
-            (place, slot) for place, node in enumerate(self.nodes) for slot in range(len(node.dtypes))
+            (place, slot)
+            for place, node in enumerate(self.nodes)
+            for slot in range(len(node.dtypes) + len(node.written))
         )
 
 
@@ -270,7 +275,7 @@ class Watch(ABC):
 
     Attributes:
         graphs: those met so far. Grows while runs execute, never changes otherwise.
-        tensors: by number; those chosen, and those kept beside a bad value.
+        tensors: by number; all outputs of all graphs.
     """
 
     graphs: Sequence[ExecutedGraph]
@@ -283,13 +288,6 @@ class Watch(ABC):
     @abstractmethod
     def close(self) -> None:
         """Nobody will arm it again. TensorFlow keeps the executors as long as the session; they record nothing more."""
-
-    def unreadable(self) -> Iterator[tuple[str, str]]:
-        """Tensors that were chosen and cannot be read, with the reason."""
-        for tensor in tuple(self.tensors):
-            if tensor.unreadable:
-                node = self.graphs[tensor.graph].nodes[tensor.node]
-                yield f"{node.name}:{tensor.slot}", tensor.unreadable
 
 
 class Observer(ABC):
@@ -314,6 +312,7 @@ class Observer(ABC):
         keep_bad: int = 0,
         value_limit: int = 1 << 30,
         on_full: Callable[[], None] | None = None,
+        graph: Any = None,
     ) -> Watch:
         """Describe what is to be seen.
 
@@ -324,4 +323,5 @@ class Observer(ABC):
                 What a node has been shown making is not shown again in later runs.
             value_limit: how many bytes of values may wait to be taken; more are dropped and counted.
             on_full: called when a block is full and can be taken; by a thread of the runtime, so it should be quick.
+            graph: the `tf.Graph` of the sessions that will be run; the default one if it is not given.
         """

@@ -19,10 +19,10 @@ import torch
 from tensortap.engines.observe.names import NameEntry
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.compiled.graph import GraphOp, Module, Ref, TappedGraph
+from tensortap.engines.torch.first_use import UsedOutside
 from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.lines import capture_stack
 from tensortap.engines.torch.names import RunNames
-from tensortap.engines.torch.outside import Outside
 from tensortap.engines.torch.places import Place, Places
 from tensortap.engines.torch.program import clean_path, module_holding
 from tensortap.records import Frame, Node, Position
@@ -70,7 +70,7 @@ class GraphTaps:
         paths: Mapping[int, str],
         names: RunNames,
         places: Places,
-        outside: Outside,
+        outside: UsedOutside,
         observation: Observation,
         summarised: Summarised,
     ) -> None:
@@ -128,7 +128,7 @@ class GraphTaps:
             execution.nodes.append(_node(op, entry, names, forward_entry, execution))
             if owner is not None:
                 for slot in range(len(op.outputs)):
-                    self._outside.owners[entry.tensor(slot)] = owner
+                    self._places.owners[entry.tensor(slot)] = owner
         for argument, writer in graph.writes:
             execution.written.append((inputs[argument], execution.entries[writer]))
         return execution
@@ -209,7 +209,7 @@ class GraphTaps:
         if not execution.optimizer or op.modules:
             return None
         names = (_name(ref, execution, None) for ref in op.inputs)
-        owners = {self._outside.owners[name] for name in names if name in self._outside.owners}
+        owners = {self._places.owners[name] for name in names if name in self._places.owners}
         return owners.pop() if len(owners) == 1 else None
 
     def _scope(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.engines.torch.eager import compilation_suspended
 from tensortap.engines.torch.gradients import GradientHooks
+from tensortap.engines.torch.observer.library import NativeObserver
 from tensortap.engines.torch.observer.scopes import NativeScopes
 from tensortap.engines.torch.program import Program
 
@@ -28,22 +29,23 @@ class Installation:
 
     Args:
         program: what is observed.
-        decoder: hears of it. All of this happens in the thread that installs it.
+        decoder: hears of modules and optimizers.
+        observer: hears of the rest. All of this happens in the thread that installs it.
     """
 
-    def __init__(self, program: Program, decoder: Decoder) -> None:
+    def __init__(self, program: Program, decoder: Decoder, observer: NativeObserver) -> None:
         self._program = program
         self._thread = threading.get_ident()
         self._gradients = GradientHooks()
         self._version = -1
         self._installed = ExitStack()
-        enter_module, leave_module, self._on_gradient = decoder.library.tt_hooks(decoder.handle)
+        enter_module, leave_module, self._on_gradient = observer.library.tt_hooks(observer.handle)
         self.scopes = NativeScopes(program, decoder, (enter_module, leave_module))
         with ExitStack() as installed:
             installed.enter_context(compilation_suspended())
             installed.enter_context(self.scopes)
             installed.callback(self._gradients.remove)
-            installed.callback(self._uninstall, decoder.library.tt_uninstall, decoder.library.tt_install())
+            installed.callback(self._uninstall, observer.library.tt_uninstall, observer.library.tt_install())
             self._installed = installed.pop_all()
 
     def fit(self, version: int) -> None:

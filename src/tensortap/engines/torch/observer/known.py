@@ -7,27 +7,40 @@ were found (known.h) and names them in later runs itself, as long as the program
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from tensortap.engines.torch.memory import asking_no_class, held_in, is_ordinary
+from tensortap.engines.torch.observer.library import NativeObserver
+from tensortap.engines.torch.observer.nodes import Nodes
+from tensortap.engines.torch.observer.numbers import Numbers
+from tensortap.engines.torch.observer.sources import NativeSources
 from tensortap.engines.torch.outside import Outside
-from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.program import Program, module_holding
 from tensortap.records import Position
-
-if TYPE_CHECKING:
-    from tensortap.engines.torch.observer.decoder import Decoder
 
 __all__ = ["KnownSources"]
 
 
 class KnownSources:
-    """What the runs of one decoder know of the program from the runs before."""
+    """What the runs of one observer know of the program from the runs before.
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
+    Args:
+        observer: is told.
+        numbers: what its numbers mean.
+        nodes: that it knows.
+        sources: tensors from outside, as it knows them.
+    """
+
+    def __init__(
+        self, observer: NativeObserver, numbers: Numbers, nodes: Nodes, sources: NativeSources
+    ) -> None:
+        self._library, self._observer = observer.library, observer
+        self._numbers = numbers
+        self._nodes = nodes
+        self._sources = sources
         self._names: tuple[str, ...] | None = None
         self._paths: dict[int, str] = {}
         self.version = 0
@@ -45,20 +58,40 @@ class KnownSources:
             inputs: of the step.
             has_hooks: the parameters still have the hooks of the last run, or should have.
         """
-        decoder, roots = self._decoder, list(program.modules.values())
+        roots = list(program.modules.values())
         if self._names == tuple(program.modules):
             outside.name_inputs(inputs)
-            if decoder.library.tt_name_known(decoder.handle, roots, has_hooks):
+            if self._library.tt_name_known(self._observer.handle, roots, has_hooks):
                 outside.parameter_paths = self._paths
                 return
         self.version += 1
-        decoder.library.tt_forget_known(decoder.handle)
+        self._library.tt_forget_known(self._observer.handle)
         self._names = None
         outside.name_inputs(inputs)
         outside.name_variables()
         self._paths = outside.parameter_paths
-        decoder.announce_modules(program.module_paths())
-        decoder.announce_parameters(program)
+        self._announce_modules(program)
+        self._announce_parameters(program)
+
+    def _announce_modules(self, program: Program) -> None:
+        """Tell the observer what the modules of the program are called."""
+        announce, handle, scope = self._library.tt_add_module, self._observer.handle, self._numbers.scope
+        for module, path in program.module_paths().items():
+            announce(handle, module, scope(path + "/", Position("forward", path)))
+
+    def _announce_parameters(self, program: Program) -> None:
+        """Tell the observer what the gradients of the parameters are called."""
+        announce, handle, numbers = self._library.tt_add_parameter, self._observer.handle, self._numbers
+        paths = self._nodes.parameter_paths
+        del paths[:]
+        for path, parameter in program.parameters():
+            if parameter.requires_grad and parameter.is_leaf:
+                parent, _, leaf = f"gradients/{path}".rpartition("/")
+                position = Position("backward", module_holding(path))
+                scope, label = numbers.scope(parent + "/", position), numbers.label(leaf)
+                inner = numbers.scope(f"gradients/{path}/", position)
+                announce(handle, parameter._cdata, len(paths), scope, label, inner)
+                paths.append(path)
 
     @asking_no_class
     def remember(self, program: Program) -> None:
@@ -68,9 +101,9 @@ class KnownSources:
         parameters, buffers = list(program.parameters()), list(program.buffers())
         if not all(_is_found_again(tensor) for _, tensor in (*parameters, *buffers)):
             return
-        numbers = self._decoder.source_numbers
-        known = self._decoder.library.tt_remember_known(
-            self._decoder.handle,
+        numbers = self._sources.numbers_of
+        known = self._library.tt_remember_known(
+            self._observer.handle,
             list(program.modules.values()),
             [(tensor, *numbers(path), *numbers(f"{path}/grad")) for path, tensor in parameters],
             [(tensor, *numbers(path)) for path, tensor in buffers],
@@ -80,12 +113,12 @@ class KnownSources:
     @asking_no_class
     def name_state(self, outside: Outside, scope: str, optimizer: Optimizer) -> None:
         """Name the state of an optimizer that begins to step, and what belongs to which parameter."""
-        decoder, where = self._decoder, self._decoder.scope(scope, Position("optimizer"))
-        if decoder.library.tt_name_state(decoder.handle, optimizer, where):
+        where = self._numbers.scope(scope, Position("optimizer"))
+        if self._library.tt_name_state(self._observer.handle, optimizer, where):
             outside.steps(scope, optimizer)
             return
         outside.name_optimizer_state(scope, optimizer)
-        owner, numbers = decoder.owner, decoder.source_numbers
+        owner, numbers = self._numbers.owner, self._sources.numbers_of
         parameters: list[tuple[torch.Tensor, int, int, int]] = []
         paths: dict[int, str] = {}
         for group in optimizer.param_groups:
@@ -107,16 +140,15 @@ class KnownSources:
             if not all(_is_found_again(each) for each in state.values() if isinstance(each, torch.Tensor)):
                 return
             items = [
-                (key, value, *_state_number(decoder, scope, path, key, value)) for key, value in state.items()
+                (key, value, *self._state_number(scope, path, key, value)) for key, value in state.items()
             ]
             states.append((parameter, owner(path), items))
-        decoder.library.tt_remember_state(decoder.handle, optimizer, where, parameters, states)
+        self._library.tt_remember_state(self._observer.handle, optimizer, where, parameters, states)
 
-
-def _state_number(decoder: Decoder, scope: str, path: str, key: Any, value: Any) -> tuple[bool, int, int]:
-    if not isinstance(value, torch.Tensor):
-        return False, -1, -1
-    return True, *decoder.source_numbers(Program.state_name(scope, path, key))
+    def _state_number(self, scope: str, path: str, key: Any, value: Any) -> tuple[bool, int, int]:
+        if not isinstance(value, torch.Tensor):
+            return False, -1, -1
+        return True, *self._sources.numbers_of(Program.state_name(scope, path, key))
 
 
 def _is_found_again(tensor: torch.Tensor) -> bool:

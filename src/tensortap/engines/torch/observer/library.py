@@ -7,14 +7,15 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from tensortap.engines import building
 from tensortap.engines.torch import memory
-from tensortap.engines.torch.observer.build import NativeBuildError, ensure_built
+from tensortap.engines.torch.observer.build import RECIPE, SOURCE, NativeBuildError
 from tensortap.engines.torch.schema import dtype_by_number
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops import kernel
 from tensortap.ops.dtypes import CODES
 
-__all__ = ["Scope", "dtype_codes", "library", "owned_memory", "summary_address"]
+__all__ = ["NativeObserver", "Scope", "library", "owned_memory"]
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 _OBJECT = ctypes.py_object
@@ -74,8 +75,38 @@ class Scope(ctypes.Structure):
     _fields_ = (("scope", ctypes.c_int32), ("in_optimizer", ctypes.c_int32))
 
 
+class NativeObserver:
+    """One observer, which lives for as long as anybody refers to it.
+
+    Args:
+        answers: what it asks about everything new. Kept, since it does not keep it itself.
+        constant_label: the number of the label of tensors that come from nowhere.
+        view_label: the number of the label of views that were made where nobody could see it.
+
+    Attributes:
+        library: its functions.
+        handle: what they know it by.
+    """
+
+    def __init__(self, answers: object, constant_label: int, view_label: int) -> None:
+        self.library = library()
+        self._answers = answers
+        self.handle: int = self.library.tt_new(
+            answers,
+            ctypes.cast(_dtype_codes(), ctypes.c_void_p),
+            _summary_address(),
+            constant_label,
+            view_label,
+        )
+
+    def __del__(self) -> None:
+        handle = getattr(self, "handle", None)
+        if handle is not None:
+            self.library.tt_delete(handle)
+
+
 def library() -> Any:
-    """The observer, built if need be and loaded once. What failed once is not tried again by this process.
+    """The observer's code, built if need be and loaded once. What failed once is not tried again by this process.
 
     Raises:
         NativeBuildError: it cannot be built or loaded here.
@@ -89,22 +120,9 @@ def library() -> Any:
 @functools.cache
 def _load_or_failure() -> Any:
     try:
-        return _load_or_build()
+        return building.load_or_build(RECIPE, SOURCE, _load, "TENSORTAP_INTERCEPTOR=dispatch")
     except NativeBuildError as error:
         return error.with_traceback(None)
-
-
-def _load_or_build() -> Any:
-    try:
-        return _load(ensure_built())
-    except OSError:  # damaged, or built against another torch of the same version: once more
-        try:
-            return _load(ensure_built(force=True))
-        except OSError as error:
-            raise NativeBuildError(
-                f"the native interceptor does not load: {error}",
-                "reinstall torch, or report it; TENSORTAP_INTERCEPTOR=dispatch does without",
-            ) from error
 
 
 def _load(path: Path) -> Any:
@@ -120,7 +138,7 @@ def _load(path: Path) -> Any:
 
 
 @functools.cache
-def dtype_codes() -> Any:
+def _dtype_codes() -> Any:
     """The kernel's code of each PyTorch dtype, by PyTorch's number of it; -1 where it has none."""
     codes = (ctypes.c_int8 * 64)(*([-1] * 64))
     for number in range(len(codes)):
@@ -130,7 +148,7 @@ def dtype_codes() -> Any:
     return codes
 
 
-def summary_address() -> int | None:
+def _summary_address() -> int | None:
     """The C kernel for numeric summaries, or None where there is none."""
     native = kernel.native()
     return None if native is None else native.summary_address()
