@@ -10,8 +10,8 @@ from tensortap.analyze.case import group_size
 from tensortap.analyze.facts import RunFacts, phase_of
 from tensortap.analyze.findings import InputHealth
 from tensortap.analyze.health import Health
-from tensortap.analyze.vocabulary.canonical import Operation
-from tensortap.phases import SOURCES
+from tensortap.analyze.vocabulary.canonical import MEETS, Operation
+from tensortap.phases import SOURCES, is_fed, is_variable
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["BAD", "GOOD", "INTENDED", "PARTLY", "UNKNOWN", "Condition", "Verdicts"]
@@ -125,13 +125,14 @@ class Verdicts:
         operation = self.facts.operation(node)
         if node.op_type in SOURCES:
             # A mask holds zeros and −inf, or is a constant; weights and data have other numbers beside them.
-            if node.name in self.facts.gradients:
+            if node.name in self.facts.gradients or self._is_trained(node):
                 return False
             is_mask = not health.pos_inf and not health.negative and not health.positive
             # Nothing but infinities: the bound of what is not bounded, or where a search for the least begins.
             is_bound = health.infinities == health.elements
-            limit = 1 if node.op_type == "Const" else health.elements
-            return is_mask or (is_bound and node.op_type != "Placeholder" and health.elements <= limit)
+            # What came from outside may be bad by mistake; a constant that the graph itself holds was written so.
+            limit = 1 if node.op_type == "Const" and "value" not in node.attributes else health.elements
+            return is_mask or (is_bound and not is_fed(node.op_type) and health.elements <= limit)
         if phase_of(node) == "optimizer" and self.facts.is_in_place(node):
             return False
         if phase_of(node) == "backward":
@@ -152,12 +153,15 @@ class Verdicts:
         had_positive = any(each is not None and each.pos_inf for each in given)
         return not health.pos_inf or had_positive or operation.changes_sign
 
+    def _is_trained(self, node: Node) -> bool:
+        return is_variable(node.op_type) and self.facts.variable_of(node.tensor(0)) in self.facts.gradients
+
     # --- inputs ------------------------------------------------------------------------------------
 
     def relevant(self, node: Node, slot: int) -> list[int]:
         """Places of the inputs that the values of an output depend on."""
         operation = self.facts.operation(node)
-        if operation.is_value_free:
+        if operation.is_value_free or node.op_type in SOURCES:
             return []
         places = list(range(len(node.inputs)))
         count = len(node.outputs)
@@ -175,6 +179,10 @@ class Verdicts:
         """What a node was given at one place."""
         name = node.inputs[place]
         status = self._status(name)
+        if status == BAD and not self._only_carries(node):
+            moment = self.facts.bad_moment(node)
+            if self.facts.was_good_before(name, moment):
+                return GOOD  # in a loop: it came bad only when it had gone around
         if node.control_inputs:
             # Its memory was written to through another name since it was recorded.
             writers = [self.verdicts.get(f"{each}:0", GOOD) for each in node.control_inputs]
@@ -183,6 +191,9 @@ class Verdicts:
             if status == BAD:
                 return PARTLY
         return status
+
+    def _only_carries(self, node: Node) -> bool:
+        return self.facts.is_view(node) or self.facts.operation(node).name == MEETS
 
     def _status(self, tensor: str) -> str:
         """What is known of a tensor, recorded or seen through views."""

@@ -157,6 +157,7 @@ TORCH = _Aten(
     _OUTPUTS,
     hidden_writes={"batch_norm": (3, 4)},
     api={
+        "epsilon": "eps",
         "lowest": "torch.finfo(dtype).min",
         "pseudo_inverse": "torch.linalg.pinv or lstsq",
         "where": "torch.where",
