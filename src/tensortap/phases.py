@@ -91,7 +91,7 @@ def position_by_name(node: Node) -> Position:
 
 
 def forward_names(name: str) -> list[str]:
-    """What the operation may be called whose gradient a node is part of, the likeliest first; none if it is no gradient.
+    """What the operation may be called whose gradient a node is part of, the likeliest first; none if it is none.
 
     >>> forward_names("gradients/dense/MatMul_grad/MatMul_1")
     ['dense/MatMul', 'dense']
