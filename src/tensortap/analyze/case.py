@@ -83,7 +83,7 @@ class Case:
         """What has written to the memory of the inputs through other names, and what it wrote."""
         if self._facts is None:
             return []
-        nodes = [self._facts.nodes.get(name) for name in self.node.control_inputs]
+        nodes = [self._facts.nodes.get(name) for name in self._facts.writers_of(self.node)]
         known = [(node, self._facts.health(node.tensor(0))) for node in nodes if node is not None]
         return [(node, health) for node, health in known if health is not None]
 

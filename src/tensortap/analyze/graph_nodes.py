@@ -41,9 +41,12 @@ class GraphNodes(Mapping[str, Node]):
     def _named_inputs(self, name: str) -> list[str]:
         return _tensor_names(self._messages[name].input)
 
+    def _waits_for(self, name: str) -> list[str]:
+        return [each[1:] for each in self._messages[name].input if each[:1] == "^"]
+
     @functools.cached_property
     def _handed(self) -> dict[str, tuple[str, ...]]:
-        return handed_on(self.op_types(), self._named_inputs)
+        return handed_on(self.op_types(), self._named_inputs, self._waits_for)
 
     def writes(self, name: str) -> bool | None:
         """Whether a node writes into inputs; None if that is not told."""

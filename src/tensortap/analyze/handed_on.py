@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensortap.analyze.vocabulary import operation_of
-from tensortap.analyze.vocabulary.canonical import MEETS, POPS, PUSHES
+from tensortap.analyze.vocabulary.canonical import MEETS, POPS, PUSHES, RETURNS
 from tensortap.records import split_tensor_name
 
 __all__ = ["handed_on"]
@@ -17,14 +17,39 @@ _FARTHEST = 500
 
 
 def handed_on(
-    op_types: Mapping[str, str], inputs: Callable[[str], Sequence[str]]
+    op_types: Mapping[str, str],
+    inputs: Callable[[str], Sequence[str]],
+    waits_for: Callable[[str], Sequence[str]],
 ) -> dict[str, tuple[str, ...]]:
-    """The tensors that each operation may take out, by the name of its node.
+    """The tensors that an operation takes besides, or instead of, what its edges show; by the name of its node.
 
     Args:
         op_types: of all nodes by name.
         inputs: the tensors that a node is given.
+        waits_for: the nodes it waits for. An engine may say of a loop in this way what comes back to its head.
     """
+    returned = _returned(op_types, inputs, waits_for)
+    return returned | _taken_out(op_types, lambda name: returned.get(name) or inputs(name))
+
+
+def _returned(
+    op_types: Mapping[str, str],
+    inputs: Callable[[str], Sequence[str]],
+    waits_for: Callable[[str], Sequence[str]],
+) -> dict[str, tuple[str, ...]]:
+    kinds = {op_type: operation_of(op_type).name for op_type in set(op_types.values())}
+    found = {}
+    for name, op_type in op_types.items():
+        if kinds[op_type] == MEETS:
+            back = [each for each in waits_for(name) if kinds.get(op_types.get(each, "")) == RETURNS]
+            if back:
+                found[name] = (*inputs(name), *(f"{each}:0" for each in back))
+    return found
+
+
+def _taken_out(
+    op_types: Mapping[str, str], inputs: Callable[[str], Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
     places = {op_type: operation_of(op_type) for op_type in set(op_types.values())}
     pops = [name for name, op_type in op_types.items() if places[op_type].name == POPS]
     if not pops:

@@ -58,10 +58,11 @@ def overview_of(facts: RunFacts) -> Overview:
         inf += bool(health.infinities and not health.nan)
         if health.magnitude > largest and _is_number(health):
             largest, where = health.magnitude, tensor
-        parameter = facts.gradient_tensors.get(tensor)
-        if parameter is not None:
-            gradients.append(health)
-            weight = facts.health(facts.reads.get(parameter, f"{parameter}:0"))
+    for tensor, parameter in facts.gradient_tensors.items():
+        gradient = facts.health(tensor) or facts.health_carried(tensor)
+        weight = facts.health(facts.reads.get(parameter, f"{parameter}:0"))
+        if gradient is not None and gradient.was_read:
+            gradients.append(gradient)
             if weight is not None and weight.was_read:
                 parameters.append(weight)
     info = facts.info

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tensortap.analyze.case import VARIES
 from tensortap.analyze.facts import RunFacts
+from tensortap.analyze.nearest import only_carries
 from tensortap.analyze.verdicts import BAD, GOOD, PARTLY, UNKNOWN, Condition, Verdicts
 from tensortap.analyze.vocabulary import operation_of
 from tensortap.analyze.vocabulary.canonical import LEAVES, UNSCALES, Operation
@@ -70,7 +71,9 @@ class Judged(Verdicts):
         found = []
         for place in self.relevant(node, slot):
             if self.input_status(node, place) in (BAD, PARTLY):
-                found += self._recorded_behind(node.inputs[place])
+                given = node.inputs[place]
+                behind = self._recorded_behind(given) or self.facts.nearest(given).tensors
+                found += [each for each in behind if self.verdicts.get(each) == BAD]
         found += [each for each in self._writers(node) if self.verdicts.get(each) == BAD]
         return found
 
@@ -244,7 +247,7 @@ class Judged(Verdicts):
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
                 uses.add(BAD if BAD in known else UNKNOWN if UNKNOWN in known else GOOD)
-            elif self.facts.is_view(node):
+            elif only_carries(self.facts, node):
                 views.update(dict.fromkeys(outputs))
             else:
                 statuses = {self._status(each) for each in outputs}
@@ -259,7 +262,7 @@ class Judged(Verdicts):
         if self._readers is None:
             self._readers = {}
             for reader in self.facts.nodes.values():
-                for writer in reader.control_inputs:
+                for writer in self.facts.writers_of(reader):
                     self._readers.setdefault(writer, []).append((reader, -1))
         return self._readers.get(node.name, [])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensortap.analyze.graph_nodes import GraphNodes
 from tensortap.analyze.health import Health
+from tensortap.analyze.nearest import Nearest, nearest_recorded
 from tensortap.analyze.training import (
     forward_by_name,
     gradients_of,
@@ -126,6 +127,7 @@ class RunFacts:
         self._variables: dict[str, str | None] = {}
         self._unread: list[str] | None = None
         self._moments: dict[str, int | None] = {}
+        self._nearest: dict[str, Nearest] = {}
 
     @property
     def tensors(self) -> list[str]:
@@ -173,23 +175,55 @@ class RunFacts:
     def health_given(self, tensor: str, node: Node) -> Health | None:
         """Health of a tensor as a node found it, after what had been written to its memory through other names."""
         found = self.health_behind(tensor)
-        execution = self.execution_before(tensor, self.bad_moment(node))
+        moment = self.bad_moment(node)
+        execution = self.execution_before(tensor, moment)
         if execution is not None:
             return execution.health
-        if not node.control_inputs:
+        if found is None:
+            return self.health_carried(tensor, moment, self.outputs_of(node))
+        writers = self.writers_of(node)
+        if not writers:
             return found
         kept = self.value_given(tensor, node)
         if kept is not None:
             return kept
-        for writer in node.control_inputs:
+        for writer in writers:
             health = self.health(f"{writer}:0")
             if found is not None and health is not None:
                 found = found.with_part(health)
         return found
 
+    def nearest(self, tensor: str) -> Nearest:
+        """The nearest recorded tensors that one which was not recorded was made of."""
+        if tensor not in self._nearest:
+            self._nearest[tensor] = nearest_recorded(self, tensor)
+        return self._nearest[tensor]
+
+    def health_carried(
+        self, tensor: str, moment: int | None = None, own: Sequence[str] = ()
+    ) -> Health | None:
+        """Health of a tensor that was not recorded, if something that was has only been carried there.
+
+        Args:
+            tensor: its name.
+            moment: when; at the end, if there is none.
+            own: what was made at that moment: when it has come around it is that of the time before.
+        """
+        nearest = self.nearest(tensor)
+        if not nearest.is_carried:
+            return None
+        latest: tuple[int, Health | None] | None = None
+        for each in nearest.tensors:
+            until = None if moment is None else moment - (each in own)
+            execution = self.execution_before(each, until)
+            time = self.times.get(each, 0) if execution is None else execution.time
+            if (until is None or time <= until) and (latest is None or time >= latest[0]):
+                latest = time, self.health(each) if execution is None else execution.health
+        return None if latest is None else latest[1]
+
     def value_given(self, tensor: str, node: Node) -> Health | None:
         """The same, exactly: None unless the value was kept when the node had been executed."""
-        written = max((self.times.get(f"{writer}:0", 0) for writer in node.control_inputs), default=0)
+        written = max((self.times.get(f"{writer}:0", 0) for writer in self.writers_of(node)), default=0)
         if self._value_times.get(tensor, 0) <= written:
             return None
         value = self.value(tensor)
@@ -216,10 +250,13 @@ class RunFacts:
         before = [each for each in self.executions.get(tensor, ()) if each.time <= moment]
         return before[-1] if before else None
 
-    def was_good_before(self, tensor: str, moment: int | None) -> bool:
-        """Whether a tensor that was made several times had become bad only after a moment."""
+    def was_good_before(self, tensor: str, node: Node) -> bool:
+        """Whether a tensor that was made several times had not become bad yet when a node did."""
+        moment = self.bad_moment(node)
         if moment is None or tensor not in self.executions:
             return False
+        if tensor in self.outputs_of(node):
+            return True
         times = [
             each.time for each in self.executions[tensor] if each.health is not None and each.health.is_bad
         ]
@@ -346,7 +383,19 @@ class RunFacts:
 
     def is_view(self, node: Node) -> bool:
         """Whether the outputs of a node show elements of its first input."""
-        return self.operation(node).is_view or (node.is_view and bool(node.inputs))
+        return self.operation(node).is_view or (node.is_view and len(node.inputs) == 1)
+
+    def writers_of(self, node: Node) -> tuple[str, ...]:
+        """The nodes that have written to the memory of what a node is given, through other names."""
+        if not node.control_inputs:
+            return ()
+        vocabulary = vocabulary_of(node.op_type, self.circumstances.engine)
+        return node.control_inputs if vocabulary.control_inputs_write else ()
+
+    def carried_by(self, node: Node) -> tuple[str, ...]:
+        """What a node hands on that only carries values."""
+        place = self.operation(node).place_of("pushed")
+        return node.inputs[place : place + 1]
 
     def is_partial_view(self, node: Node) -> bool:
         """Whether they show only some of them, or may: so it is with views that no vocabulary has."""

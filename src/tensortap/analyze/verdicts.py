@@ -10,7 +10,8 @@ from tensortap.analyze.case import group_size
 from tensortap.analyze.facts import RunFacts, phase_of
 from tensortap.analyze.findings import InputHealth
 from tensortap.analyze.health import Health
-from tensortap.analyze.vocabulary.canonical import MEETS, Operation
+from tensortap.analyze.nearest import only_carries
+from tensortap.analyze.vocabulary.canonical import PUSHES, Operation
 from tensortap.phases import SOURCES, is_fed, is_variable
 from tensortap.records import Node, split_tensor_name
 
@@ -93,7 +94,7 @@ class Verdicts:
         found = self.facts.health(memory)
         if found is None or not found.is_bad:
             return False
-        if not node.control_inputs:
+        if not self._writers(node):
             return True
         # Part of it has been written. What is left is known if the value was kept for this node.
         health = self.facts.value_given(given, node)
@@ -163,6 +164,8 @@ class Verdicts:
         operation = self.facts.operation(node)
         if operation.is_value_free or node.op_type in SOURCES:
             return []
+        if operation.name == PUSHES:
+            return [operation.place_of("pushed")]
         places = list(range(len(node.inputs)))
         count = len(node.outputs)
         if operation.is_over_lists and count > 1:
@@ -179,21 +182,29 @@ class Verdicts:
         """What a node was given at one place."""
         name = node.inputs[place]
         status = self._status(name)
-        if status == BAD and not self._only_carries(node):
-            moment = self.facts.bad_moment(node)
-            if self.facts.was_good_before(name, moment):
-                return GOOD  # in a loop: it came bad only when it had gone around
-        if node.control_inputs:
+        if status == BAD and not only_carries(self.facts, node) and self.facts.was_good_before(name, node):
+            return GOOD  # in a loop: it came bad only when it had gone around
+        if status == UNKNOWN and name not in self.verdicts:
+            return self._status_of_nearest(name, node)
+        written = self._writers(node)
+        if written:
             # Its memory was written to through another name since it was recorded.
-            writers = [self.verdicts.get(f"{each}:0", GOOD) for each in node.control_inputs]
+            writers = [self.verdicts.get(each, GOOD) for each in written]
             if BAD in writers and self._is_fresh_memory(name):
                 return BAD
             if status == BAD:
                 return PARTLY
         return status
 
-    def _only_carries(self, node: Node) -> bool:
-        return self.facts.is_view(node) or self.facts.operation(node).name == MEETS
+    def _status_of_nearest(self, tensor: str, node: Node) -> str:
+        """What is known of a tensor that was not recorded, from what it was made of."""
+        if not self._is_judged:
+            return UNKNOWN
+        nearest = self.facts.nearest(tensor)
+        found = [each for each in nearest.tensors if self.verdicts.get(each) == BAD]
+        if any(not self.facts.was_good_before(each, node) for each in found):
+            return PARTLY
+        return GOOD if nearest.is_carried else UNKNOWN
 
     def _status(self, tensor: str) -> str:
         """What is known of a tensor, recorded or seen through views."""
@@ -253,7 +264,7 @@ class Verdicts:
         return tuple(named.values())
 
     def _writers(self, node: Node) -> list[str]:
-        return [f"{each}:0" for each in node.control_inputs]
+        return [f"{each}:0" for each in self.facts.writers_of(node)]
 
 
 def _makes_infinity(node: Node, operation: Operation) -> bool:

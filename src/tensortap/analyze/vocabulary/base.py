@@ -28,6 +28,7 @@ class Vocabulary:
         constants: numbers that an operation stands for by its very name, by that name and the part they play.
         communication: found in the op types of operations whose outputs come from other ranks.
         hidden_writes: places of inputs and outputs that operations write into although their names do not say so.
+        control_inputs_write: a control input says that memory was written, and not only what has to wait for what.
         api: what a user calls functions that advice speaks of.
         modules: what programs call the modules that operations are functions of.
     """
@@ -40,6 +41,7 @@ class Vocabulary:
     outputs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     hidden_writes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    control_inputs_write: bool = False
     api: Mapping[str, str] = field(default_factory=dict)
     modules: frozenset[str] = frozenset()
     _known: dict[str, Operation] = field(default_factory=dict, repr=False)

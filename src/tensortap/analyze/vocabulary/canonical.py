@@ -24,6 +24,7 @@ __all__ = [
     "PARTIAL_VIEWS",
     "POPS",
     "PUSHES",
+    "RETURNS",
     "SIGN_CHANGERS",
     "UNSCALES",
     "UNWRITTEN",
@@ -44,6 +45,7 @@ WHOLE_VIEWS = names(
     """
     view unsafe_view reshape reshape_alias t transpose permute expand unsqueeze squeeze detach alias view_as flatten
     unflatten movedim swapaxes conj lift_fresh contiguous view_as_real view_as_complex ravel wait_tensor accumulate_grad
+    next_iteration
     """
 )
 """Operations whose output holds all elements of their first input, and no others."""
@@ -109,6 +111,9 @@ LEAVES = "item"
 
 MEETS = "merge"
 """Where the ways of a branch or a loop meet: it hands on whichever of its inputs comes."""
+
+RETURNS = "next_iteration"
+"""Takes a value back to the head of a loop."""
 
 PUSHES, POPS = "push", "pop"
 """Put a value away in a list or a stack, and take it out again: how loops keep values for their gradients."""

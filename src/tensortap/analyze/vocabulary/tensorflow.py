@@ -39,7 +39,7 @@ class _TensorFlow(Vocabulary):
 _SAME = {
     "add": "addn biasadd",
     "alias": """
-        identity ensureshape preventgradient checknumerics snapshot enter exit nextiteration switch send hostsend
+        identity ensureshape preventgradient checknumerics snapshot enter exit switch send hostsend
         deepcopy
     """,
     "cat": "concat",
@@ -57,6 +57,7 @@ _SAME = {
     "lt": "less",
     "mm": "matmul batchmatmul sparsematmul sparsetensordensematmul",
     "mul": "mulnonan",
+    "next_iteration": "nextiteration",
     "ne": "notequal",
     "pad": "mirrorpad",
     "pow": "square",

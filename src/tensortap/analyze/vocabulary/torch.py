@@ -156,6 +156,7 @@ TORCH = _Aten(
     ),
     _OUTPUTS,
     hidden_writes={"batch_norm": (3, 4)},
+    control_inputs_write=True,
     api={
         "epsilon": "eps",
         "lowest": "torch.finfo(dtype).min",
