@@ -21,6 +21,7 @@ from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.lines import stack_of
 from tensortap.engines.torch.observer.library import NativeObserver
 from tensortap.engines.torch.observer.numbers import SLOT_BITS, SLOT_MASK, Numbers
+from tensortap.engines.torch.observer.untracked import untrack
 from tensortap.engines.torch.outside import constant_position, hidden_view_node
 from tensortap.engines.torch.program import variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
@@ -293,6 +294,7 @@ class Nodes:
 
     def exchange(self, reused: int, node: Node) -> int:
         """The same with one that is watched as the node before it was."""
+        untrack(node)
         self._made += 1
         if reused >= 0:
             self._nodes[reused] = node
