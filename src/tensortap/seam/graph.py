@@ -92,8 +92,9 @@ class Graph:
         self.version = 0
         self._last_recorded: deque[tuple[list[Node], list[Node]]] = deque(maxlen=_RUNS_REMEMBERED)
         self._last_version = -1
-        self._settled: dict[int, tuple[Node, Node]] = {}
-        """By identity: a recorded node, and what became of it."""
+        # By identity: a recorded node, and what became of it. No pairs, which the garbage collector would look at.
+        self._seen: dict[int, Node] = {}
+        self._settled: dict[int, Node] = {}
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -269,15 +270,16 @@ class Graph:
         if (
             known is not None
             and before is not None
-            and before[0] is node
-            and before[1].outputs is known.outputs
-            and before[1].attributes is known.attributes
+            and self._seen[id(node)] is node
+            and before.outputs is known.outputs
+            and before.attributes is known.attributes
         ):
-            return before[1], False
+            return before, False
         settled = node if known is None else _merged(known, node)
         if len(self._settled) > 4 * len(self._nodes) + _FEW:
+            self._seen.clear()
             self._settled.clear()
-        self._settled[id(node)] = node, settled
+        self._seen[id(node)], self._settled[id(node)] = node, settled
         return settled, True
 
     def forget(self) -> None:
@@ -286,6 +288,7 @@ class Graph:
             step = self._nodes.get(GLOBAL_STEP.partition(":")[0])
             self._nodes = {} if step is None else {step.name: step}
             self._nodes.update((name, derived.node) for name, derived in self._derived.items())
+            self._seen.clear()
             self._settled.clear()
             self._last_recorded.clear()
             self.version += 1

@@ -45,25 +45,29 @@ class GraphEncoder:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Node, bytes]] = {}
+        # In two parts, not as pairs, which the garbage collector would have to look at.
+        self._nodes: dict[str, Node] = {}
+        self._pieces: dict[str, bytes] = {}
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
 
     def encoded(self, nodes: Iterable[Node]) -> bytes:
         """The bytes of the GraphDef that `nodes_to_proto` makes."""
         from tensortap.wire.messages import GraphDef
 
-        known, self._known = self._known, {}
+        nodes_before, pieces_before = self._nodes, self._pieces
+        self._nodes, self._pieces = {}, {}
         for node in nodes:
-            if node.name in self._known:
+            if node.name in self._nodes:
                 continue
-            piece = known.get(node.name)
-            if piece is None or piece[0] is not node:
+            self._nodes[node.name] = node
+            if nodes_before.get(node.name) is node:
+                self._pieces[node.name] = pieces_before[node.name]
+            else:
                 # A message is the sequence of its fields, so a graph of one node is a piece of any graph.
-                piece = (node, _field(1, self._kind_of(node).encoded(node)))
-            self._known[node.name] = piece
+                self._pieces[node.name] = _field(1, self._kind_of(node).encoded(node))
         end = GraphDef()
         end.versions.producer = 1
-        return b"".join([*(piece for _, piece in self._known.values()), end.SerializeToString()])
+        return b"".join([*self._pieces.values(), end.SerializeToString()])
 
     def _kind_of(self, node: Node) -> _Kind:
         # The layers of a model share these objects, which are kept as long as their identities stand for them.

@@ -13,12 +13,19 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 
 using Outputs = c10::ArrayRef<const at::Tensor*>;
 
+// What is known of a call's kind before it has run; see kinds.h.
+struct CallKind {
+  uint64_t call = 0;  // 0 if it cannot be told
+  int32_t similar = kNone;  // a kind that differs in its outputs at most
+};
+
 struct Call {
   Operator* op = nullptr;
   uint64_t run = 0;
   int32_t entry = kNone, forward = kNone, owner = 0;
   uint64_t site = 0, begin = 0, arguments = 0;  // as in Variant
   int32_t known = kNone;  // a node that differs at most in its output types, and in where its inputs come from
+  CallKind kind;  // of one without such a node
   int uncaught = 0;
   int64_t number = 0;  // among those of its thread, see threads.h
   bool valid = false;
@@ -34,6 +41,7 @@ struct Call {
     run = in_run;
     known = forward = kNone;
     owner = 0;
+    kind = {};
     inputs.clear();
     controls.clear();
     written.clear();

@@ -1,7 +1,7 @@
 // Which node a call is: recognised by the numbers of its variants (name_entries.h), or built by Python if it is new.
 #pragma once
 
-#include "calls.h"
+#include "kinds.h"
 #include "name_entries.h"
 #include "run.h"
 
@@ -28,7 +28,9 @@ inline uint64_t spec_but(const at::Tensor& tensor, uint32_t varying) {
 class Nodes {
  public:
   Nodes(const Decoder& decoder, NameEntries& entries, NodeVersions& versions, Taps& taps, Run& run)
-      : decoder_(decoder), entries_(entries), versions_(versions), taps_(taps), run_(run) {}
+      : decoder_(decoder), entries_(entries), versions_(versions), taps_(taps), run_(run), kinds_(decoder) {}
+
+  void forget_codes() { kinds_.forget(); }
 
   // ---- of ops ----
 
@@ -59,6 +61,10 @@ class Nodes {
     // An argument that changes a second time (a learning rate) changes in every run: from now on the node says so,
     // instead of being made anew for each value.
     const bool varies = similar != nullptr && ++entry.argument_changes >= 2;
+    if (!varies && !entry.arguments_vary) {
+      kinds_.note(call, arguments);
+      if (call.kind.similar != kNone) return;
+    }
     WithPython python;
     Object values(PyTuple_New(Py_ssize_t(arguments.size())));
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -101,7 +107,8 @@ class Nodes {
   void report_failure(const Call& call) {
     WithPython python;
     Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
-    decoder_.ask("failed", "iiiiOO", call.op->index, call.entry, call.known, call.forward, inputs.get(), controls.get());
+    decoder_.ask("failed", "iiiiiOO", call.op->index, call.entry, call.known, call.kind.similar, call.forward, inputs.get(),
+                 controls.get());
   }
 
   // ---- of what no op has made ----
@@ -207,14 +214,22 @@ class Nodes {
     return node;
   }
 
+  // Python gives a node its number, and its kind one if it is new.
   int32_t build(const Call& call, int32_t reused, Outputs outputs) {
     WithPython python;
-    Object shown(wrapped(outputs));
     run_.made += 1;
     Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
-    Object made = decoder_.ask("build", "iiiiiOOO", call.op->index, call.entry, call.known, reused, call.forward,
-                               inputs.get(), controls.get(), shown.get());
-    return int32_t(made.number());
+    const int32_t kind = call.kind.similar == kNone ? kNone : kinds_.find(call, outputs);
+    Object shown(kind == kNone ? wrapped(outputs) : Py_NewRef(Py_None));
+    Object made =
+        call.kind.similar == kNone
+            ? decoder_.ask("build", "iiiiiOOO", call.op->index, call.entry, call.known, reused, call.forward,
+                           inputs.get(), controls.get(), shown.get())
+            : decoder_.ask("build_alike", "iiiiOOO", kind == kNone ? call.kind.similar : kind, call.entry, reused,
+                           call.forward, inputs.get(), controls.get(), shown.get());
+    const int64_t numbers = made.number();
+    if (kind == kNone && call.known == kNone) kinds_.remember(call, outputs, int32_t(numbers >> 32) - 1);
+    return int32_t(numbers & INT32_MAX);
   }
 
   const Decoder& decoder_;
@@ -222,6 +237,7 @@ class Nodes {
   NodeVersions& versions_;
   Taps& taps_;
   Run& run_;
+  Kinds kinds_;
 };
 
 }  // namespace tensortap

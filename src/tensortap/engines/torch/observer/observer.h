@@ -74,7 +74,10 @@ class Observer {
   // A number stands for another node from now on.
   void node_changed(int32_t node) { versions_.changed(node); }
 
-  void forget_codes() { codes_.forget(); }
+  void forget_codes() {
+    codes_.forget();
+    nodes_.forget_codes();
+  }
 
   // ---- the two moments of an op ----
 
