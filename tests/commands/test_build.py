@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tensortap.commands import main
+from tensortap.engines import building
 from tensortap.engines.torch.observer import build
 
 pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in build.COMPILERS), reason="there is no C++ compiler"
+    not any(shutil.which(name) for name in building.COMPILERS), reason="there is no C++ compiler"
 )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.engines import numpy_engine
+from tests.tensorflow import import_tensorflow
 
 
 def numpy_program(start=1.0):
@@ -66,10 +67,35 @@ def torch_program(start=1.0):
     )
 
 
-@pytest.fixture(params=["numpy", "torch"])
+def tensorflow_program(start=1.0):
+    tf = import_tensorflow()
+    import tensortap as tt
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float64, [None, None], name="x")
+        with v1.variable_scope("model"):
+            weight = v1.get_variable("weight", initializer=np.full((3, 2), start), use_resource=False)
+            hidden = tf.matmul(x, weight, name="matmul")
+        loss = tf.reduce_mean(tf.math.log(hidden, name="log"), name="mean")
+        counted = v1.train.get_or_create_global_step()
+        with tf.control_dependencies([loss]):
+            train = tf.group(v1.assign_sub(weight, np.full((3, 2), 0.25)), counted.assign_add(1))
+    return SimpleNamespace(
+        session=tt.tensorflow.Session(graph=graph, step={"loss": loss, "train": train}),
+        monitor=None,
+        hidden="model/matmul",
+        log="log",
+        x=np.ones((4, 3)),
+        array=np.asarray,
+    )
+
+
+@pytest.fixture(params=["numpy", "torch", "tensorflow"])
 def make_program(request):
     """Makes the program for an engine; `start` is what its weight is at first."""
-    return {"numpy": numpy_program, "torch": torch_program}[request.param]
+    programs = {"numpy": numpy_program, "torch": torch_program, "tensorflow": tensorflow_program}
+    return programs[request.param]
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ class RunFacts:
         goes_on: whether the program is known to have gone on after this run.
         circumstances: what the engine knew of the run besides its records.
 
+    >>> import numpy as np
     >>> log = Node("log", "aten::log", inputs=("x:0",))
     >>> import numpy as np
     >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})

@@ -223,6 +223,7 @@ class Publisher:
         error: str | None,
         unrecorded: int = 0,
         circumstances: Circumstances | None = None,
+        reason: Callable[[str], str] | None = None,
     ) -> None:
         """Tell the sinks that the run is over, and the user about watches that matched nothing.
 
@@ -231,6 +232,7 @@ class Publisher:
             error: text of the error that ended it, None if it completed.
             unrecorded: how many operations were only counted, because there were too many.
             circumstances: what else the engine knows of the run.
+            reason: why a node that exists was not executed, as far as the engine knows; empty for other names.
         """
         if self._finished:
             return
@@ -253,15 +255,15 @@ class Publisher:
                     ("finish", type(sink)), "Finishing a run in %s failed: %r", type(sink).__name__, problem
                 )
         if error is None:
-            self._report_unmatched(executed)
+            self._report_unmatched(executed, reason)
 
     def _gated(self, nodes: tuple[Node, ...], position: int) -> Sequence[str]:
         if self._interactive[position] is None or not self._plan.has_gates:
             return ()
         return self._plan.gated_keys(nodes, position)
 
-    def _report_unmatched(self, nodes: tuple[Node, ...]) -> None:
-        sentences = self._plan.unmatched(nodes)
+    def _report_unmatched(self, nodes: tuple[Node, ...], reason: Callable[[str], str] | None) -> None:
+        sentences = self._plan.unmatched(nodes, reason)
         if not sentences or not notices.is_first((self._session, *sentences)):
             return
         more = len(sentences) - _SENTENCES_SHOWN

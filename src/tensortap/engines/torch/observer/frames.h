@@ -21,7 +21,7 @@ struct Line {
   uint64_t callers = 0;  // hash of where the line was called from
 };
 
-enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5, kOurs = 6 };  // as in source.py
+enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5, kOurs = 6 };  // as in lines.py
 constexpr int kCallers = 2, kCallersDepth = 12;
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000

@@ -24,7 +24,7 @@ from tensortap.engines.torch.observer.numbers import SLOT_BITS, SLOT_MASK, Numbe
 from tensortap.engines.torch.outside import constant_position, hidden_view_node
 from tensortap.engines.torch.program import variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
-from tensortap.engines.torch.values import spec_of
+from tensortap.engines.torch.values import spec_of, specs_of
 from tensortap.records import Node
 from tensortap.seam.graph import merged_attributes
 
@@ -195,7 +195,7 @@ class Nodes:
         outputs: tuple[torch.Tensor, ...],
     ) -> Node:
         op = self._operators[operator]
-        specs = tuple([spec_of(tensor) for tensor in outputs])
+        specs = specs_of(outputs)
         if known >= 0:
             like = self._nodes[known]
             where = self._device_name(outputs[0].device) if outputs else like.device
