@@ -1,8 +1,8 @@
 """Measures what watching costs a training step in TensorFlow, as a ratio to the same step unwatched.
 
 The step is that of peers/tensorflow_gpt.py, run by a session in graph mode, or with --function as a `tf.function`. All
-variants run in one process on one model, a call of each in turn, so that drift of the machine hits them alike; `plain` is
-measured twice, and the second one shows the noise. Ratios are of CPU time, and of wall time beside it. --peers adds
+variants run in one process on one model, a call of each in turn, so that drift of the machine hits them alike; `plain`
+is measured twice, and the second one shows the noise. Ratios are of CPU time, and of wall time beside it. --peers adds
 TensorFlow's own debugger (minutes), --memory 300 counts what that many watched runs leave behind. (The file cannot be
 called tensorflow.py: the programs beside it would import it instead of TensorFlow.)
 

@@ -342,6 +342,17 @@ def test_what_makes_a_bad_value_is_kept_whole_once(observer, graph):
         assert records(watch, seen)["log:0"][0][NAN] == 1
 
 
+def test_what_only_hands_a_bad_value_on_or_comes_with_it_makes_none(observer, graph):
+    mask = tf.constant([0.0, -np.inf], name="mask")
+    y = tf.reshape(tf.identity(fed(np.array([1.0, np.nan], np.float32))) + mask, [2, 1], name="y")
+    with v1.Session() as session:
+        watch = observer.watch(PILLS, everything, keep_bad=4)
+        for _ in range(2):
+            _, seen = run(session, watch, y)
+            assert seen.blocks[0].has_bad
+            assert kept(watch, seen) == []
+
+
 def test_a_choice_that_fails_harms_nothing(native, graph, caplog):
     y = tf.exp(fed(np.float32(0)), name="y")
 
@@ -573,6 +584,23 @@ def test_functions_are_watched_without_being_traced_again(native):
         _, again = call(watch, outer, x)
         assert records(watch, again).keys() == pills.keys()
     assert len(watch.graphs) == 2
+
+
+def test_the_innermost_of_two_watches_sees_a_call(native):
+    @tf.function
+    def f(x):
+        return tf.exp(x, name="e")
+
+    outer, inner = native.watch(PILLS, everything), native.watch(PILLS, everything)
+    first, second = outer.arm(), inner.arm()
+    with first.functions():
+        f(tf.zeros([2]))
+        with second.functions():
+            f(tf.ones([2]))
+        f(tf.zeros([2]))
+    f(tf.zeros([2]))
+    assert maximum(records(outer, first.finish())["e:0"]) == [1, 1]
+    assert maximum(records(inner, second.finish())["e:0"]) == pytest.approx([np.e])
 
 
 def test_functions_that_are_watched_draw_the_same_random_numbers(native):

@@ -15,7 +15,7 @@ namespace tensortap {
 
 constexpr const char* kWatchPrefix = "tensortap:";
 
-// The recorder that a debug option names, or null if it is not one of ours.
+// Whether a debug option names a recorder.
 inline bool is_ours(const tf::DebugTensorWatch& watch) { return begins_with(watch.node_name(), kWatchPrefix); }
 
 class Decorator : public tf::DebugGraphDecoratorInterface {
@@ -26,7 +26,7 @@ class Decorator : public tf::DebugGraphDecoratorInterface {
     for (const auto& watch : options.debug_tensor_watch_opts()) {
       if (!is_ours(watch)) {
         *rest.add_debug_tensor_watch_opts() = watch;
-      } else if (auto recorder = recorders().find(std::stoll(watch.node_name().substr(std::strlen(kWatchPrefix))))) {
+      } else if (auto recorder = recorders().find(std::atoll(watch.node_name().c_str() + std::strlen(kWatchPrefix)))) {
         recorders_.push_back(std::move(recorder));
       }
     }

@@ -44,14 +44,14 @@ inline bool is_invariant(const tf::Node& node) {
 }
 
 // Whether the node can make a NaN or an infinity of inputs that have none. Those that only move, choose or compare values
-// cannot; to keep the inputs of the others costs, as their memory is not reused for the output.
+// cannot, and holding on to inputs has its price: their memory is not reused for the output.
 inline bool can_make_bad(const tf::Node& node) {
   static const auto* cannot = new std::unordered_set<std::string>{
-      "Abs", "AddN_", "ArgMax", "ArgMin", "Assert", "BatchToSpace", "BatchToSpaceND", "Bitcast", "BroadcastTo", "Ceil",
+      "Abs", "ArgMax", "ArgMin", "Assert", "BatchToSpace", "BatchToSpaceND", "Bitcast", "BroadcastTo", "Ceil",
       "CheckNumerics", "ClipByValue", "Concat", "ConcatV2", "DepthToSpace", "DeepCopy", "DynamicPartition",
       "DynamicStitch", "EnsureShape", "Enter", "Exit", "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2",
       "Identity", "IdentityN", "InvertPermutation", "LoopCond", "MatrixBandPart", "MatrixDiag", "MatrixDiagPart",
-      "MatrixDiagPartV3", "MatrixDiagV3", "Max", "MaxPool", "MaxPool3D", "MaxPoolV2", "Maximum", "Merge", "Min", "Minimum",
+      "MatrixDiagPartV3", "MatrixDiagV3", "MaxPool", "MaxPool3D", "MaxPoolV2", "Maximum", "Merge", "Minimum",
       "MirrorPad", "Neg", "NextIteration", "OnesLike", "Pack", "Pad", "PadV2", "ParallelConcat", "PlaceholderWithDefault",
       "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration", "RefSelect", "RefSwitch",
       "Relu", "Relu6", "ReluGrad", "Relu6Grad", "Reshape", "Reverse", "ReverseSequence", "ReverseV2", "Rint", "Roll",
@@ -59,7 +59,7 @@ inline bool can_make_bad(const tf::Node& node) {
       "SpaceToBatch", "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice",
       "StridedSliceGrad", "Switch", "Tanh", "TensorArrayGatherV3", "TensorArrayReadV3", "TensorListGetItem",
       "TensorListStack", "TensorScatterUpdate", "Tile", "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike",
-      "_Arg", "_Recv", "_HostRecv", "_SwitchN", "_UnaryOpsComposition_"};
+      "_Arg", "_Recv", "_HostRecv", "_SwitchN"};
   return cannot->count(node.type_string()) == 0;
 }
 
