@@ -586,6 +586,35 @@ def test_functions_are_watched_without_being_traced_again(native):
     assert len(watch.graphs) == 2
 
 
+def test_loops_and_branches_that_are_not_lowered_are_functions_too(native, monkeypatch):
+    from tensorflow.python.ops import control_flow_util_v2
+
+    monkeypatch.setattr(control_flow_util_v2, "maybe_set_lowering_attr", lambda *arguments: None)
+
+    def loop(x):
+        def body(i, y):
+            return i + 1, tf.cond(y > 3, lambda: tf.multiply(y, 10.0, name="ten"), lambda: y * 2.0)
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    def tens(seen):
+        return [maximum(pills) for name, pills in records(watch, seen).items() if name.endswith("ten:0")]
+
+    watch = native.watch(PILLS, everything)
+    result, seen = call(watch, tf.function(loop), tf.constant(1.0))
+    assert result.numpy() == 40
+    assert tens(seen) == [[40]]
+    with tf.Graph().as_default():
+        last = loop(fed(np.float32(1)))
+        with v1.Session() as session:
+            watch = native.watch(PILLS, everything)
+            for _ in range(2):
+                assert session.run(last, all_fed()) == 40
+                value, seen = run(session, watch, last)
+                assert value == 40
+                assert tens(seen) == [[40]]
+
+
 def test_the_innermost_of_two_watches_sees_a_call(native):
     @tf.function
     def f(x):

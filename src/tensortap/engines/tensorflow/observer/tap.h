@@ -129,7 +129,8 @@ class Tap : public tf::OpKernel {
     return kinds;
   }
 
-  void record_value(tf::OpKernelContext* context, const Seen& seen, int lane, uint32_t flags, const tf::Tensor& tensor) {
+  void record_value(tf::OpKernelContext* context, const Seen& seen, int lane, uint32_t flags,
+                    const tf::Tensor& tensor) {
     if (!tensor.IsInitialized()) return;
     const bool is_text = tensor.dtype() == tf::DT_STRING;
     if (!is_text && code_of(tensor.dtype()) < 0) return;
