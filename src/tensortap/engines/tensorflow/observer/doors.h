@@ -50,8 +50,8 @@ class Decorator : public tf::DebugGraphDecoratorInterface {
   std::unique_ptr<tf::DebugGraphDecoratorInterface> theirs_;
 };
 
-// TensorFlow shows its factory to nobody, but replaces it on demand. An explicit instantiation may name what is private:
-// that is how we learn whom to pass the debug options of others on to.
+// TensorFlow shows its factory to nobody, but replaces it on demand. An explicit instantiation may name what is
+// private: that is how we learn whom to pass the debug options of others on to.
 template <tf::DebugGraphDecoratorFactory** kMember>
 struct Reveal {
   friend tf::DebugGraphDecoratorFactory* registered_factory() { return *kMember; }

@@ -152,8 +152,8 @@ inline std::string executor_type(const std::string& function, int64_t recorder) 
   return type;
 }
 
-// Operations that execute functions whose executors are named with the function. (Those of tf.data, such as the loop over
-// a dataset inside a function, ask for executors of their own, and are not seen.)
+// Operations that execute functions whose executors are named with the function. (Those of tf.data, such as the loop
+// over a dataset inside a function, ask for executors of their own, and are not seen.)
 inline bool runs_functions(const std::string& op) {
   return op == "While" || op == "StatelessWhile" || op == "If" || op == "StatelessIf" || op == "Case" ||
          op == "StatelessCase";

@@ -1,8 +1,8 @@
 // Adds taps to a graph that is about to be executed.
 //
 // A tap is executed after the node it looks at and before everything that uses what the node has made. So it sees the
-// value that the program sees, also of variables that are written in place; memory can be reused as if nobody had looked,
-// as the tap has let go of it by then; and the runtime has no reason to send the next operation to another thread.
+// value that the program sees, also of variables that are written in place; memory can be reused as if nobody had
+// looked, as the tap has let go of it by then; and the runtime has no reason to send the next operation to another thread.
 #pragma once
 
 #include <string>

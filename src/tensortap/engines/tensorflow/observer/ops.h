@@ -43,8 +43,8 @@ inline bool is_invariant(const tf::Node& node) {
   return node.IsEnter() && tf::GetNodeAttr(node.attrs(), "is_constant", &is_constant).ok() && is_constant;
 }
 
-// Whether the node can make a NaN or an infinity of inputs that have none. Those that only move, choose or compare values
-// cannot, and holding on to inputs has its price: their memory is not reused for the output.
+// Whether the node can make a NaN or an infinity of inputs that have none. Those that only move, choose or compare
+// values cannot, and holding on to inputs has its price: their memory is not reused for the output.
 inline bool can_make_bad(const tf::Node& node) {
   static const auto* cannot = new std::unordered_set<std::string>{
       "Abs", "ArgMax", "ArgMin", "Assert", "BatchToSpace", "BatchToSpaceND", "Bitcast", "BroadcastTo", "Ceil",
