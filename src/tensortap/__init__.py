@@ -148,6 +148,7 @@ _HOMES = {
 }
 _MODULES = (
     "errors",
+    "jax",
     "torch",
 )  # not in `__all__`: `from tensortap import *` must not replace the user's `torch`
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

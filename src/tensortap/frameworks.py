@@ -27,7 +27,7 @@ class Framework:
         loop_advice: what to do about a program in which no step was found.
 
     >>> [framework.title for framework in FRAMEWORKS]
-    ['PyTorch']
+    ['PyTorch', 'JAX']
     """
 
     name: str
@@ -79,6 +79,17 @@ FRAMEWORKS = (
         loop_advice=(
             "it called no module and made no optimizer. Put hooks around your loop with tt.torch.monitor, "
             "or make the step a session (docs/torch.md)"
+        ),
+    ),
+    Framework(
+        name="jax",
+        title="JAX",
+        module="jax",
+        packages=("jax",),
+        library="libjax_common",
+        loop_advice=(
+            "it called nothing that was compiled. Put hooks around your loop with tt.jax.monitor, or make the step a "
+            "session (docs/jax.md)"
         ),
     ),
 )

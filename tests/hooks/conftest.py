@@ -63,9 +63,22 @@ def _numpy_session(step: Callable[..., Any]) -> Any:
     return numpy_engine.Session(numpy_step)
 
 
-@pytest.fixture(params=["counter", "counter_old_step", "torch", "numpy"])
+def _jax_session(step: Callable[..., Any]) -> Any:
+    jax = pytest.importorskip("jax")
+    from tensortap.engines.jax import Session
+
+    def jax_step(x: Any = 1.0) -> dict[str, Any]:
+        return {key: jax.numpy.asarray(value) for key, value in step(x).items()}
+
+    return Session(jax_step)
+
+
+_SESSIONS = {"torch": _torch_session, "numpy": _numpy_session, "jax": _jax_session}
+
+
+@pytest.fixture(params=["counter", "counter_old_step", "torch", "numpy", "jax"])
 def make_session(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Any]:
     """Makes a session of a step over plain numbers, on each kind of engine."""
-    if request.param in ("torch", "numpy"):
-        return _torch_session if request.param == "torch" else _numpy_session
+    if request.param in _SESSIONS:
+        return _SESSIONS[request.param]
     return lambda step: CounterSession(step, fetches_old_step=request.param == "counter_old_step")
