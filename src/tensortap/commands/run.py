@@ -164,7 +164,7 @@ def _start(program: Script, watch: Any, answerer: Any) -> int:
     from tensortap.launch.imports import when_imported
     from tensortap.sink.queue import shared_queue
 
-    follower: Follower | None = None
+    followers: list[Follower] = []
     interrupted = False
 
     def tell(unwatched: list[Any]) -> None:
@@ -174,7 +174,6 @@ def _start(program: Script, watch: Any, answerer: Any) -> int:
     children = Children(tell)
 
     def follow(framework: Framework) -> None:
-        nonlocal follower
         # Only now: the program decides whether and when a framework is imported.
         engine = load_engine(framework)
         if children.ledger.is_child:
@@ -182,7 +181,7 @@ def _start(program: Script, watch: Any, answerer: Any) -> int:
             return
         engine.listen_to_children(children.ledger.note, children.serve_data)
         watch.presence.world_size = engine.world_size
-        follower = engine.follow(watch)
+        followers.append(engine.follow(watch))
         answerer.begin()
 
     def fail(error: BaseException) -> None:
@@ -191,12 +190,12 @@ def _start(program: Script, watch: Any, answerer: Any) -> int:
         answerer.failed = not isinstance(error, SystemExit)
         if answerer.failed and not interrupted:
             watch.error = f"{type(error).__name__}: {error}".strip().split("\n")[0]
-        if follower is not None:
+        for follower in followers:
             follower.end(error if answerer.failed else None)
 
     def finish() -> None:
         try:
-            if follower is not None:
+            for follower in followers:
                 follower.end()
             children.stop()
             answerer.finish(watch)

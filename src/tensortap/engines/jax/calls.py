@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from jax._src import core as jax_core
 from jax._src import pjit
-from jax._src import stages as jax_stages
+
+from tensortap.records import Frame
 
 __all__ = ["Call", "Listener", "execute", "listen", "stop_listening", "unheard"]
 
@@ -28,11 +29,14 @@ class Call:
         arguments: its arrays, flat.
         parameters: of JAX's call, with `jaxpr`, `name` and `donated_invars`.
         go_on: executes it as JAX would have.
+        stack: the user's lines that led to it, if they were noted. What the library has compiled for others knows only
+            the lines of the first of them.
     """
 
     arguments: Sequence[Any]
     parameters: dict[str, Any]
     go_on: Callable[[], Sequence[Any]]
+    stack: tuple[Frame, ...] = ()
 
     @property
     def jaxpr(self) -> Any:
@@ -58,7 +62,6 @@ _listeners: list[Listener] = []
 _lock = threading.RLock()
 _original_impl: Callable[..., Any] = pjit._pjit_call_impl
 _original_python: Callable[..., Any] = pjit._pjit_call_impl_python
-_original_aot: Callable[..., Any] = jax_stages.Compiled.__call__
 
 
 def listen(listener: Listener) -> None:

@@ -82,15 +82,22 @@ class JaxSession(EngineSession):
         recorder = Recorder(
             plan, self._programs, self._names, self.state_tensors(), self._named, variable_node
         )
-        calls.listen(recorder)
         try:
-            with noting_failures(recorder.seen):
+            with self.listening(recorder), noting_failures(recorder.seen):
                 yield recorder.seen
         finally:
-            calls.stop_listening(recorder)
             recorder.seen.unrecorded += self._programs.dropped
             self._programs.dropped = 0
             self.graph.record(recorder.seen.nodes)
+
+    @contextmanager
+    def listening(self, recorder: Recorder) -> Iterator[None]:
+        """Have calls of the block come to a recorder."""
+        calls.listen(recorder)
+        try:
+            yield
+        finally:
+            calls.stop_listening(recorder)
 
     @contextmanager
     def fed_state(self, feeds: Mapping[str, Any]) -> Iterator[None]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tensortap.engines.jax.paths import clean_name
 from tensortap.engines.jax.program import Argument, Op, Program, Site, Value
 from tensortap.engines.observe.names import NameTable
-from tensortap.records import Node, TensorSpec
+from tensortap.records import Frame, Node, TensorSpec
 
 __all__ = ["VIEWS", "Named", "argument_name", "name_program"]
 
@@ -68,7 +68,13 @@ def argument_name(program: Program, argument: Argument) -> str:
     return clean_name(str(path or "")) or f"argument_{argument.place}"
 
 
-def name_program(program: Program, arguments: Mapping[Argument, str], table: NameTable, device: str) -> Named:
+def name_program(
+    program: Program,
+    arguments: Mapping[Argument, str],
+    table: NameTable,
+    device: str,
+    stack: tuple[Frame, ...] = (),
+) -> Named:
     """Give names to the operations of a program.
 
     Args:
@@ -76,11 +82,12 @@ def name_program(program: Program, arguments: Mapping[Argument, str], table: Nam
         arguments: the tensors it is given, by name.
         table: hands out the names of the run.
         device: where it is executed.
+        stack: takes the place of the lines of its operations, if it is given.
     """
     named = Named(tensors=[""] * len(program.sites))
     forward: dict[Any, str] = {}
     for op in program.ops:
-        node = _node(op, named, arguments, table, device, forward)
+        node = _node(op, named, arguments, table, device, forward, stack)
         if not op.is_backward and op.traceback is not None:
             forward.setdefault(op.traceback, node.name)
         named.nodes.append(node)
@@ -106,6 +113,7 @@ def _node(
     table: NameTable,
     device: str,
     forward: Mapping[Any, str],
+    stack: tuple[Frame, ...],
 ) -> Node:
     belongs_to = forward.get(op.traceback) if op.is_backward else None
     if op.is_backward:
@@ -123,7 +131,7 @@ def _node(
         tuple(site.spec for site in op.outs),
         device,
         op.attributes,
-        op.stack,
+        stack or op.stack,
         belongs_to,
         op.primitive in VIEWS,
         phase,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
+from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.naming import Named, argument_name, name_program
 from tensortap.engines.jax.program import Argument, Op, Program, Site
 from tensortap.engines.jax.programs import Programs
@@ -28,7 +30,7 @@ from tensortap.errors import FeedError
 from tensortap.ops.debug_ops import DebugNumericSummary
 from tensortap.ops.dtypes import numpy_dtype
 from tensortap.pill import KIND_NAN, kinds_of
-from tensortap.records import MAX_BATCH_RANK, Node, TensorSpec
+from tensortap.records import MAX_BATCH_RANK, Frame, Node, TensorSpec
 
 __all__ = ["Recorder"]
 
@@ -70,6 +72,7 @@ class Recorder:
         self._outside: dict[str, int] = {}
         self._so_far: Any = 0
         self._uncounted: list[Named] = []
+        self.found_bad = False
         self.seen = Observation()
         names.start_run()
 
@@ -113,12 +116,15 @@ class Recorder:
         with calls.unheard():
             for argument, value in values:
                 names[argument] = self._name_of(program, argument, value)
-        key = (self._so_far, id(program), tuple(names.values()))
+        stack: tuple[Frame, ...] = ()
+        if program.is_library:
+            stack = call.stack or stack_from(sys._getframe(1))
+        key = (self._so_far, id(program), tuple(names.values()), stack)
         named = self._known.get(key)
         if named is None:
             self._count_names()
             device = TENSORS.device_of(arguments[0]) if len(arguments) else ""
-            named = name_program(program, names, self._names, device)
+            named = name_program(program, names, self._names, device, stack)
             self._known[key] = named
         else:
             self._uncounted.append(named)
@@ -242,6 +248,7 @@ class Recorder:
         """Show the executions of a call, in the order of the program, to whoever wants them."""
         plan, seen, watching = self._plan, self.seen, self._plan.watching
         last = {each.site.number: each for each in executed}
+        self.found_bad = self.found_bad or any(kinds_of(each.row) for each in executed)
         nodes = self._with_iterations(program, named, last)
         seen.nodes.extend(nodes.get(node.name, node) for node in named.nodes)
         pending: list[tuple[Node, int, int]] = []
