@@ -85,11 +85,8 @@ def name_program(
         stack: takes the place of the lines of its operations, if it is given.
     """
     named = Named(tensors=[""] * len(program.sites))
-    forward: dict[Any, str] = {}
     for op in program.ops:
-        node = _node(op, named, arguments, table, device, forward, stack)
-        if not op.is_backward and op.traceback is not None:
-            forward.setdefault(op.traceback, node.name)
+        node = _node(op, named, arguments, table, device, stack)
         named.nodes.append(node)
         named.of_op.append(node)
         for site in op.outs:
@@ -112,10 +109,9 @@ def _node(
     arguments: Mapping[Argument, str],
     table: NameTable,
     device: str,
-    forward: Mapping[Any, str],
     stack: tuple[Frame, ...],
 ) -> Node:
-    belongs_to = forward.get(op.traceback) if op.is_backward else None
+    belongs_to = None if op.forward is None else named.of_op[op.forward].name
     if op.is_backward:
         scope = f"gradients/{belongs_to}/" if belongs_to else f"gradients/{op.scope}"
         phase = "backward"
@@ -125,7 +121,7 @@ def _node(
     name = table.next(scope, op.primitive).name
     return Node(
         name,
-        op.primitive,
+        op.primitive if any(isinstance(each, (Site, Argument)) for each in op.inputs) else "constant",
         _inputs(op, name, named, arguments, device),
         (),
         tuple(site.spec for site in op.outs),

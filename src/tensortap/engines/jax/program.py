@@ -17,6 +17,7 @@ from jax._src.interpreters import partial_eval as pe
 from jax.extend import core as jex_core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from tensortap.engines.jax.dtypes import READABLE
 from tensortap.engines.jax.lines import is_library_file, is_optimizer_stack, stack_of
 from tensortap.records import Frame, TensorSpec
 
@@ -37,6 +38,12 @@ _CALLS = frozenset(
         "shard_map",
     ]
 )
+_STEEP = frozenset(
+    "sqrt rsqrt cbrt log log1p pow integer_pow div acos asin acosh atanh erf_inv exp tanh logistic".split()  # noqa: SIM905
+)
+"""Operations whose derivative is not a constant: gradients belong to them rather than to what else is on their line."""
+
+_LOOPS = ("scan", "while", "cond", "loop_carry", "loop_slice")
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _TRANSFORM = re.compile(r"\b\w+\(([^()]*)\)")
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-/]")
@@ -94,6 +101,8 @@ class Op:
         scope: names of scopes, functions and modules around it, empty or ending in a slash.
         traceback: by which a gradient finds the operation it belongs to.
         loops: what it is executed in, outermost first.
+        is_differentiated: it was traced by automatic differentiation.
+        forward: of a gradient, the place of the operation it belongs to.
     """
 
     primitive: str
@@ -104,8 +113,10 @@ class Op:
     traceback: Any
     is_backward: bool
     is_optimizer: bool
-    attributes: dict[str, str]
+    attributes: dict[str, Any]
     loops: tuple[Loop, ...]
+    is_differentiated: bool = False
+    forward: int | None = None
 
 
 @dataclass(slots=True)
@@ -115,7 +126,9 @@ class Step:
     Attributes:
         outs: a site for each output; None where there is nothing to tap.
         inner: blocks by parameter; several for the branches of a `cond`.
-        control: the site that says which branch is executed, or whether a loop goes on.
+        control: the site that says which branch is executed.
+        marks: of a `while`, a site in its body and one behind it. How often it ran is counted by them: its condition
+            may never be executed, if XLA knows the answer.
         leaving: sites of what an iteration of a loop hands on.
         copies: on how many devices it is executed.
     """
@@ -127,6 +140,7 @@ class Step:
     loop: Loop | None = None
     leaving: frozenset[int] = frozenset()
     copies: int = 1
+    marks: tuple[Site, Site] | None = None
 
 
 @dataclass(slots=True)
@@ -197,6 +211,7 @@ class Program:
             env[var] = Argument(place, is_constant=True)
         self.root = Block(jaxpr)
         self.outputs = self._walk(self.root, env, "", False, None, (), 1)
+        self._find_gradients()
 
     def argument_spec(self, argument: Argument) -> TensorSpec:
         """Dtype and shape of an argument."""
@@ -215,6 +230,7 @@ class Program:
         traceback: Any,
         loops: tuple[Loop, ...],
         copies: int,
+        differentiated: bool = False,
     ) -> tuple[Value, ...]:
         """Note the equations of a block; what its results are.
 
@@ -235,6 +251,7 @@ class Program:
                 loops,
                 copies,
             )
+            here.differentiated = differentiated or "jvp(" in str(info.name_stack)
             self.has_gradients |= here.backward
             inputs = tuple(read(atom) for atom in eqn.invars)
             name = eqn.primitive.name
@@ -274,9 +291,17 @@ class Program:
                 is_optimizer_stack(here.traceback),
                 {} if primitive else _attributes(eqn),
                 here.loops,
+                here.differentiated,
             )
         )
         return outs
+
+    def _results(self, eqn: JaxprEqn, sources: Sequence[tuple[Value, ...]], here: _Here) -> tuple[Site, ...]:
+        """What a loop or a branch returns: an operation for each, because each comes of something else inside."""
+        return tuple(
+            self._op(eqn, source, here, eqn.primitive.name, [var.aval])[0]
+            for source, var in zip(sources, eqn.outvars, strict=True)
+        )
 
     def _site(self, op: int, slot: int, aval: Any) -> Site:
         site = Site(len(self.sites), op, slot, spec_of_aval(aval), _is_float(aval))
@@ -291,6 +316,67 @@ class Program:
     def _floats(self, values: Sequence[Value]) -> frozenset[int]:
         found = frozenset(each.number for each in values if isinstance(each, Site) and each.is_float)
         self.leaving |= found
+        return found
+
+    # --- gradients ---------------------------------------------------------------------------------
+
+    def _find_gradients(self) -> None:
+        """Find the operation that each gradient belongs to.
+
+        Part of a derivative is worked out on the way forward, such as the 0.5/√x of a root: used by nothing but
+        gradients, on the line of the root, from its input or output. It counts as a gradient.
+        """
+        places: dict[tuple[Frame, ...], list[int]] = {}
+        for place, op in enumerate(self.ops):
+            if not op.is_backward and op.stack and op.primitive not in _LOOPS:
+                places.setdefault(op.stack, []).append(place)
+        only_gradients = self._used_by_gradients_only()
+        for place, op in enumerate(self.ops):
+            if op.is_backward:
+                op.forward = self._forward_of(op, places.get(op.stack, ()))
+            elif op.is_differentiated and place in only_gradients and op.primitive not in _LOOPS:
+                before = [each for each in places.get(op.stack, ()) if each < place]
+                steep = [each for each in self._related(op, before) if self.ops[each].primitive in _STEEP]
+                if steep:
+                    op.forward = steep[0]
+                    op.is_backward = True
+
+    def _forward_of(self, op: Op, places: Sequence[int]) -> int | None:
+        related = self._related(op, places)
+        steep = [each for each in related if self.ops[each].primitive in _STEEP]
+        return next(iter(steep or related or places), None)
+
+    def _related(self, op: Op, places: Sequence[int]) -> list[int]:
+        """Those of some operations that share a tensor with another one: are given it, too, or made it."""
+        given = {each for each in op.inputs if isinstance(each, (Site, Argument))}
+        return [
+            each
+            for each in places
+            if self.ops[each] is not op
+            and any(
+                value in given
+                for value in (*self.ops[each].inputs, *self.ops[each].outs)
+                if isinstance(value, (Site, Argument))
+            )
+        ]
+
+    def _used_by_gradients_only(self) -> set[int]:
+        users: dict[int, list[int]] = {}
+        for place, op in enumerate(self.ops):
+            for value in op.inputs:
+                if isinstance(value, Site):
+                    users.setdefault(value.number, []).append(place)
+        returned = {value.number for value in self.outputs if isinstance(value, Site)}
+        found: set[int] = set()
+        for place in range(len(self.ops) - 1, -1, -1):
+            sites = [site.number for site in self.ops[place].outs]
+            uses = [user for number in sites for user in users.get(number, ())]
+            if (
+                uses
+                and not returned.intersection(sites)
+                and all(self.ops[user].is_backward or user in found for user in uses)
+            ):
+                found.add(place)
         return found
 
     # --- calls and control flow --------------------------------------------------------------------
@@ -318,7 +404,9 @@ class Program:
                 scope = _joined(scope, _clean(str(eqn.params.get("name", ""))))
         elif name == "shard_map":
             copies *= int(getattr(eqn.params.get("mesh"), "size", 1))
-        outs = self._walk(inner, inner_env, scope, here.backward, traceback, here.loops, copies)
+        outs = self._walk(
+            inner, inner_env, scope, here.backward, traceback, here.loops, copies, here.differentiated
+        )
         env.update(zip(eqn.outvars, outs, strict=True))
         return Step(eqn, (None,) * len(eqn.outvars), {parameter: [inner]})
 
@@ -337,8 +425,10 @@ class Program:
             entry.append(site)
             env[var] = site
         body = Block(jaxpr, tuple(entry), here.copies)
-        outs = self._walk(body, env, here.scope, here.backward, None, inside.loops, here.copies)
-        results = self._op(eqn, outs, here)
+        outs = self._walk(
+            body, env, here.scope, here.backward, None, inside.loops, here.copies, here.differentiated
+        )
+        results = self._results(eqn, [(each,) for each in outs], here)
         return Step(
             eqn, results, {"jaxpr": [body]}, loop=loop, leaving=self._floats(outs), copies=here.copies
         )
@@ -363,13 +453,20 @@ class Program:
         test_env: dict[Var, Value] = dict(zip(test_jaxpr.invars, (*inputs[:tests], *sites), strict=False))
         test_env.update(zip(test_jaxpr.constvars, test_consts, strict=False))
         test = Block(test_jaxpr)
-        self._walk(test, test_env, here.scope, here.backward, None, inside.loops, here.copies)
+        self._walk(
+            test, test_env, here.scope, here.backward, None, inside.loops, here.copies, here.differentiated
+        )
         body = Block(body_jaxpr, tuple(entry), here.copies)
-        outs = self._walk(body, env, here.scope, here.backward, None, inside.loops, here.copies)
-        results = self._op(eqn, outs, here)
-        control = self._control(test_jaxpr.outvars[0].aval)
+        outs = self._walk(
+            body, env, here.scope, here.backward, None, inside.loops, here.copies, here.differentiated
+        )
+        results = self._results(eqn, [(each,) for each in outs], here)
         inner = {"cond_jaxpr": [test], "body_jaxpr": [body]}
-        return Step(eqn, results, inner, control, loop, self._floats(outs), here.copies)
+        pairs = zip(sites, results, strict=True)
+        readable = [(each, result) for each, result in pairs if each.spec.dtype in READABLE]
+        # What counts is often known to XLA before the loop has run.
+        marks = max(readable, key=lambda pair: pair[0].is_float, default=None)
+        return Step(eqn, results, inner, None, loop, self._floats(outs), here.copies, marks)
 
     def _cond(self, eqn: JaxprEqn, inputs: tuple[Value, ...], here: _Here) -> Step:
         stack = stack_of(here.traceback)
@@ -381,16 +478,18 @@ class Program:
             env: dict[Var, Value] = dict(zip(jaxpr.invars, inputs[1:], strict=False))
             env.update(zip(jaxpr.constvars, consts, strict=False))
             block = Block(jaxpr)
-            outs = self._walk(block, env, here.scope, here.backward, None, inside.loops, here.copies)
+            outs = self._walk(
+                block, env, here.scope, here.backward, None, inside.loops, here.copies, here.differentiated
+            )
             results.append(outs)
             blocks.append(block)
-        sources = [inputs[0], *(value for outs in results for value in outs)]
-        outs = self._op(eqn, sources, here)
+        sources = [(inputs[0], *each) for each in zip(*results, strict=True)]
+        outs = self._results(eqn, sources, here)
         control = self._control(eqn.invars[0].aval)
         return Step(eqn, outs, {"branches": blocks}, control, loop, copies=here.copies)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Here:
     """Where an equation is."""
 
@@ -399,9 +498,12 @@ class _Here:
     traceback: Any
     loops: tuple[Loop, ...]
     copies: int
+    differentiated: bool = False
 
     def inside(self, loop: Loop) -> _Here:
-        return _Here(self.scope, self.backward, self.traceback, (*self.loops, loop), self.copies)
+        return _Here(
+            self.scope, self.backward, self.traceback, (*self.loops, loop), self.copies, self.differentiated
+        )
 
 
 def _opened(inner: Any) -> tuple[Jaxpr, Sequence[Any]]:
@@ -428,16 +530,19 @@ def _joined(scope: str, inner: str) -> str:
     return f"{scope}{inner.rstrip('/')}/" if inner.rstrip("/") else scope
 
 
-def _attributes(eqn: JaxprEqn) -> dict[str, str]:
+def _attributes(eqn: JaxprEqn) -> dict[str, Any]:
     """The parameters of an equation that say something, and its operands that are plain numbers."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in eqn.params.items():
         if value is None or "jaxpr" in name or name in ("sharding", "out_sharding"):
             continue
-        text = str(value)
-        if len(text) <= _ATTRIBUTE_LENGTH and "\n" not in text:
+        text = value if isinstance(value, (int, float)) else str(value)
+        if not isinstance(text, str):
+            found[name] = text
+        elif len(text) <= _ATTRIBUTE_LENGTH and "\n" not in text:
             found[name] = text
     for place, atom in enumerate(eqn.invars):
         if isinstance(atom, Literal) and np.ndim(atom.val) == 0:
-            found[f"operand_{place}"] = str(atom.val)
+            number = np.asarray(atom.val)
+            found[f"operand_{place}"] = float(number) if number.dtype.kind == "f" else str(atom.val)
     return found

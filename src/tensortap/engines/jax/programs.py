@@ -45,7 +45,9 @@ class Programs:
     def store(self, number: int, value: Any) -> None:
         """Store a fed value."""
         native = library()
-        (portable.store if native is None else native.store)(number, value)
+        portable.store(number, value)
+        if native is not None:
+            native.store(number, value)
 
     def execute(
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
@@ -80,4 +82,6 @@ class Programs:
 
 
 def _take(native: Library | None) -> Taken:
-    return portable.take() if native is None else native.take()
+    """All records; those of programs on several devices are always made by portable taps."""
+    others = portable.take()
+    return others if native is None else Taken.joined(native.take(), others)

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
+from tensortap.engines.jax.dtypes import READABLE
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.naming import Named, argument_name, name_program
 from tensortap.engines.jax.program import Argument, Op, Program, Site
 from tensortap.engines.jax.programs import Programs
-from tensortap.engines.jax.taps.library import READABLE
 from tensortap.engines.jax.taps.primitives import PILL, VALUE
 from tensortap.engines.jax.taps.replay import Execution
 from tensortap.engines.jax.taps.rewrite import Wishes

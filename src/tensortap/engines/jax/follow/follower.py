@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import config as jax_config
 
 from tensortap.engines.jax import calls
@@ -126,10 +127,17 @@ class Follower:
         return results
 
     def _counts(self, function: Function, call: Call) -> bool:
-        """Whether a call is a step."""
-        if not function.trains and not function.is_library and function.takes_its_results(call.arguments):
+        """Whether a call is a step: it is given what it returned before, updated."""
+        if function.is_library or not function.calls:
+            return function.trains
+        takes_its_results = function.takes_its_results(call.arguments)
+        if function.trains and not takes_its_results and not function.is_sure:
+            function.trains = False  # its results only look like what it is given, as gradients do
+            self._watch.seen.steps -= function.calls
+        elif takes_its_results and not function.trains:
             function.trains = True
             self._watch.seen.steps += function.calls  # those before were steps, too
+        function.is_sure = function.is_sure or takes_its_results
         return function.trains
 
     # --- results are looked at -----------------------------------------------------------------------
@@ -168,7 +176,9 @@ class Follower:
             return True
         if not pending.function.is_library:
             return False
-        arrays = (host_array(each) for each in pending.call.arguments if isinstance(each, jax.Array))
+        arrays = (
+            host_array(each) for each in pending.call.arguments if isinstance(each, (jax.Array, np.ndarray))
+        )
         return any(array is not None and kinds_of_elements(array) for array in arrays)
 
     def _repeat(self, pending: Pending) -> None:
@@ -176,9 +186,13 @@ class Follower:
         self._repeated += 1
         session = self._session
         before = session.global_step
-        session.global_step = pending.step
+        # A program that updates its parameters outside of compiled code has steps, too: calls that work out gradients.
+        has_steps = self._watch.seen.steps > 0
+        works_out_gradients = not has_steps and pending.function.has_gradients
+        session.global_step = pending.number if works_out_gradients else pending.step
         session.circumstances = Circumstances(
-            trains=pending.function.trains or None, counts_steps=self._watch.seen.steps > 0
+            trains=pending.function.trains or works_out_gradients or None,
+            counts_steps=has_steps or works_out_gradients,
         )
         self._is_busy = True
         try:

@@ -25,6 +25,7 @@ class Function:
     Attributes:
         is_library: it is one of `jax.numpy` or a single operation, which the program calls outside of its own functions.
         trains: it returns what it was given, updated.
+        is_sure: it was seen to be given its own results.
         calls: how many there were.
         floats: places of the results that can be bad.
         known_bad: kinds of bad values that each of them has had.
@@ -36,6 +37,7 @@ class Function:
         info = jaxpr.jaxpr.debug_info
         self.is_library = is_library_file(getattr(info, "func_filename", None))
         self.calls = 0
+        self.is_sure = False
         self.known_bad: dict[int, int] = {}
         self.floats = tuple(
             place
@@ -46,7 +48,6 @@ class Function:
         )
         self.trains = not self.is_library and self._returns_what_it_is_given()
         self._last: list[weakref.ref[Any]] = []
-        self._program: Program | None = None
 
     def takes_its_results(self, arguments: Sequence[Any]) -> bool:
         """Whether it is given what it returned the last time: then it trains, or goes on with something."""
@@ -56,6 +57,11 @@ class Function:
     def returned(self, results: Sequence[Any]) -> None:
         """Remember what it returned, without keeping it."""
         self._last = [weakref.ref(each) for each in results if isinstance(each, jax.Array)]
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether it works out gradients."""
+        return Program(self.jaxpr).has_gradients
 
     def _returns_what_it_is_given(self) -> bool:
         info = self.jaxpr.jaxpr.debug_info

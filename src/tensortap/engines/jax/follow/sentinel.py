@@ -47,6 +47,7 @@ class Pending:
         verdict: kinds of bad values of each result that can be bad; an array that may not be there yet.
         results: instead, the results themselves, for small ones.
         step: of the program, when it was called.
+        number: of the call among those of its function.
         nbytes: of its arguments.
         can_repeat: whether all of its arguments are there still.
     """
@@ -56,6 +57,7 @@ class Pending:
     verdict: Any
     results: Sequence[Any]
     step: int
+    number: int
     nbytes: int
     can_repeat: bool = True
 
@@ -101,11 +103,13 @@ class Sentinel:
             return
         nbytes = sum(int(getattr(each, "nbytes", 0)) for each in call.arguments)
         if function.is_library:
-            self._small.append(Pending(function, call, None, results, step, nbytes))
+            self._small.append(Pending(function, call, None, results, step, function.calls, nbytes))
         else:
             with calls.unheard():
                 verdict = _verdict(*(results[place] for place in function.floats))
-            self._pending.append(Pending(function, call, verdict, (), step, nbytes, can_repeat))
+            self._pending.append(
+                Pending(function, call, verdict, (), step, function.calls, nbytes, can_repeat)
+            )
         self._kept += nbytes
 
     def settled(self, wait: bool = False) -> Iterator[tuple[Pending, dict[int, int]]]:

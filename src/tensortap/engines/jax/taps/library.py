@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.engines.jax.dtypes import XLA_DTYPES
 from tensortap.engines.jax.taps import build
 from tensortap.errors import NativeBuildError
 from tensortap.ops import kernel
@@ -36,34 +37,6 @@ _WIDTH = PILL_SIZE + _MAX_DIMS
 _ROW = np.dtype(
     [("number", "<i8"), ("rank", "<i8"), ("row", "<f8", (_WIDTH,)), ("value", "<u8"), ("nbytes", "<i8")]
 )
-# XLA's numbers of the dtypes that a kernel can read; four-bit types are packed and left alone.
-_XLA_DTYPES = {
-    "bool": 1,
-    "int8": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "uint8": 6,
-    "uint16": 7,
-    "uint32": 8,
-    "uint64": 9,
-    "float16": 10,
-    "float32": 11,
-    "float64": 12,
-    "complex64": 15,
-    "bfloat16": 16,
-    "complex128": 18,
-    "float8_e5m2": 19,
-    "float8_e4m3fn": 20,
-    "float8_e4m3b11fnuz": 23,
-    "float8_e5m2fnuz": 24,
-    "float8_e4m3fnuz": 25,
-    "float8_e4m3": 28,
-    "float8_e3m4": 29,
-    "float8_e8m0fnu": 33,
-}
-READABLE = frozenset(_XLA_DTYPES)
-"""Names of the dtypes that taps can read."""
 
 
 class _Records(ctypes.Structure):
@@ -92,6 +65,18 @@ class Taken:
     values: list[bytes | None]
     dropped: int = 0
 
+    @classmethod
+    def joined(cls, one: Taken, other: Taken) -> Taken:
+        """The records of both, as if they had been made one after the other."""
+        if not len(other.numbers):
+            return one
+        return cls(
+            np.concatenate([one.numbers, other.numbers]),
+            np.concatenate([one.rows, other.rows]),
+            [*one.values, *other.values],
+            one.dropped + other.dropped,
+        )
+
 
 class Library:
     """The loaded library."""
@@ -107,7 +92,7 @@ class Library:
             raise NativeBuildError(f"{path} has another layout of records.", "Remove it.")
         codes = (ctypes.c_int * 64)(*[-1] * 64)
         sizes = (ctypes.c_int * 64)()
-        for name, number in _XLA_DTYPES.items():
+        for name, number in XLA_DTYPES.items():
             if name in CODES:
                 codes[number] = CODES[name]
                 sizes[number] = itemsize_of(name)

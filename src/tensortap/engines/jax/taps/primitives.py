@@ -6,11 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import callback as jax_callback
-from jax._src import config as jax_config
 from jax._src import core, effects, sharding_impls
 from jax._src.interpreters import mlir
-from jax._src.lib import xla_client as xc
 from jax.extend.core import Primitive
 
 from tensortap.engines.jax.taps import portable
@@ -55,58 +52,23 @@ tap_p.def_effectful_abstract_eval(_tap_shape)
 feed_p.def_abstract_eval(_feed_shape)
 
 
+def _is_on_one_device(ctx: Any) -> bool:
+    """Whether our own functions can be called: XLA does not know how to spread them over several devices."""
+    context = ctx.module_context.axis_context
+    return isinstance(context, sharding_impls.ShardingContext) and context.num_devices == 1
+
+
 def _tap(ctx: Any, operand: Any, *, number: int, kind: int, native: bool) -> Any:
-    if not native:
+    if not native or not _is_on_one_device(ctx):
         report = portable.reporter(number, kind)
         return mlir.lower_fun(lambda x: report(x) or (), multiple_results=True)(ctx, operand)
     rule = jax.ffi.ffi_lowering("tensortap_tap", has_side_effect=True)
-    # As JAX does with callbacks: an operation with effects must be told where to happen.
-    context = ctx.module_context.axis_context
-    if isinstance(context, sharding_impls.SPMDAxisContext):
-        everywhere: Any
-        if jax_config.use_shardy_partitioner.value:
-            everywhere = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
-        else:
-            everywhere = xc.OpSharding()
-            everywhere.type = xc.OpSharding.Type.MANUAL
-        return _placed(ctx, rule, operand, number, kind, everywhere)
-    if isinstance(context, sharding_impls.ShardingContext) and context.num_devices > 1:
-        return _placed(ctx, rule, operand, number, kind, _on_first_device())
     rule(ctx, operand, number=np.int64(number), kind=np.int64(kind))
     return ()
 
 
-def _on_first_device() -> Any:
-    if jax_config.use_shardy_partitioner.value:
-        place = sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(0,))
-        return sharding_impls.SdyArrayList((place,))
-    sharding = xc.OpSharding()
-    sharding.type = xc.OpSharding.Type.MAXIMAL
-    sharding.tile_assignment_dimensions = [1]
-    sharding.tile_assignment_devices = [0]
-    return sharding
-
-
-def _placed(ctx: Any, rule: Any, operand: Any, number: int, kind: int, sharding: Any) -> Any:
-    call = mlir.custom_call(
-        "tensortap_tap",
-        result_types=[],
-        operands=[operand],
-        has_side_effect=True,
-        api_version=4,
-        backend_config={
-            "number": mlir.ir_attribute(np.int64(number)),
-            "kind": mlir.ir_attribute(np.int64(kind)),
-        },
-        operand_layouts=[list(reversed(range(ctx.avals_in[0].ndim)))],
-        result_layouts=[],
-    )
-    mlir.set_sharding(ctx.module_context, call, sharding)
-    return ()
-
-
 def _feed(ctx: Any, *, number: int, aval: Any, native: bool) -> Any:
-    if not native:
+    if not native or not _is_on_one_device(ctx):
         return mlir.lower_fun(lambda: portable.fed(number, aval), multiple_results=False)(ctx)
     return jax.ffi.ffi_lowering("tensortap_feed", has_side_effect=True)(ctx, number=np.int64(number))
 
@@ -121,13 +83,13 @@ def bad_kinds(*arrays: Any) -> Any:
     return call(*arrays)
 
 
-def new_tap(var: Any, number: int, kind: int, native: bool, source_info: Any) -> Any:
-    """The equation of a tap."""
+def new_tap(var: Any, number: int, kind: int, native: bool, beside: Any) -> Any:
+    """The equation of a tap, in the circumstances of another equation."""
     parameters = {"number": number, "kind": kind, "native": native}
-    return core.new_jaxpr_eqn([var], [], tap_p, parameters, {TAP_EFFECT}, source_info)
+    return core.new_jaxpr_eqn([var], [], tap_p, parameters, {TAP_EFFECT}, beside.source_info, beside.ctx)
 
 
-def new_feed(var: Any, number: int, native: bool, source_info: Any) -> Any:
+def new_feed(var: Any, number: int, native: bool, beside: Any) -> Any:
     """The equation of a feed, which makes `var`."""
     parameters = {"number": number, "aval": var.aval, "native": native}
-    return core.new_jaxpr_eqn([], [var], feed_p, parameters, set(), source_info)
+    return core.new_jaxpr_eqn([], [var], feed_p, parameters, set(), beside.source_info, beside.ctx)

@@ -21,7 +21,19 @@ import numpy.typing as npt
 from tensortap.engines.jax.program import Block, Program, Site, Step
 from tensortap.engines.jax.taps.library import Taken
 from tensortap.errors import TensortapError
-from tensortap.pill import kinds_of
+from tensortap.pill import (
+    ELEMENTS,
+    MAX,
+    MEAN,
+    MIN,
+    NAN,
+    NEGATIVE,
+    POS_INF,
+    POSITIVE,
+    VARIANCE,
+    ZERO,
+    kinds_of,
+)
 
 __all__ = ["Execution", "executions"]
 
@@ -58,12 +70,30 @@ def executions(program: Program, taken: Taken, wanted: set[int]) -> list[Executi
     return found
 
 
+def _merged(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The health of a tensor of which each device has a part."""
+    if len(rows) == 1:
+        found: npt.NDArray[np.float64] = rows[0]
+        return found
+    merged = rows[0].copy()
+    merged[[ELEMENTS, *range(NAN, POS_INF + 1)]] = rows[:, [ELEMENTS, *range(NAN, POS_INF + 1)]].sum(0)
+    merged[MIN], merged[MAX] = rows[:, MIN].min(), rows[:, MAX].max()
+    finite = rows[:, NEGATIVE] + rows[:, ZERO] + rows[:, POSITIVE]
+    if finite.sum() > 0:
+        means = np.where(finite > 0, rows[:, MEAN], 0)
+        spreads = np.where(finite > 0, rows[:, VARIANCE], 0)
+        merged[MEAN] = (finite * means).sum() / finite.sum()
+        merged[VARIANCE] = (finite * (spreads + (means - merged[MEAN]) ** 2)).sum() / finite.sum()
+    return merged
+
+
 class _Replay:
     def __init__(
         self, program: Program, taken: Taken, waiting: dict[int, deque[int]], wanted: set[int]
     ) -> None:
         self._program, self._taken, self._waiting, self._wanted = program, taken, waiting, wanted
         self._busy: dict[int, bool] = {}
+        self._marks: dict[int, deque[int]] = {}
 
     def block(self, block: Block, iterations: tuple[int, ...]) -> Iterator[Execution]:
         if not self._is_busy(block):
@@ -91,19 +121,15 @@ class _Replay:
                     yield from made
                     is_over = self._hands_on_bad(step, made)
         elif kind == "while":
-            n = 0
             is_over = False
-            while True:
+            times = self._iterations_of(step, is_repeated=any(each >= 0 for each in iterations))
+            for n in range(times + 1):
                 made = list(self.block(step.inner["cond_jaxpr"][0], (*iterations, n)))
-                goes_on = self._decision(step)
-                if goes_on:
+                if n < times:
                     made += self.block(step.inner["body_jaxpr"][0], (*iterations, n))
                 if not is_over:
                     yield from made
                     is_over = self._hands_on_bad(step, made)
-                if not goes_on:
-                    break
-                n += 1
         elif kind == "cond":
             branches = step.inner["branches"]
             choice = min(max(self._decision(step), 0), len(branches) - 1)
@@ -116,6 +142,26 @@ class _Replay:
     def _hands_on_bad(self, step: Step, made: list[Execution]) -> bool:
         """Whether an iteration hands on something bad: what follows from it, in later ones, tells nothing new."""
         return any(each.site.number in step.leaving and kinds_of(each.row) for each in made)
+
+    def _iterations_of(self, step: Step, is_repeated: bool) -> int:
+        """How often a `while` ran this time: its marks in the body from before the one behind it."""
+        if step.marks is None:
+            raise _Exhausted
+        inside, behind = step.marks
+        passed = self._waiting.get(behind.number)
+        if not passed:
+            raise _Exhausted
+        # The one behind is read again when its own turn comes; those in the body are not wanted by all.
+        end = passed[min(step.copies, len(passed)) - 1]
+        queue = self._marks.setdefault(inside.number, deque(self._waiting.get(inside.number, ())))
+        times = 0
+        while queue and (not is_repeated or queue[0] < end):
+            queue.popleft()
+            times += 1
+        if behind.number not in self._wanted:
+            for _ in range(min(step.copies, len(passed))):
+                passed.popleft()
+        return times // step.copies
 
     def _decision(self, step: Step) -> int:
         assert step.control is not None
@@ -130,12 +176,11 @@ class _Replay:
     def _records(self, site: Site | None, iterations: tuple[int, ...], copies: int) -> Iterator[Execution]:
         if site is None or site.number not in self._wanted:
             return
-        for _ in range(copies):
-            place = self._next(site.number)
-            if place is None:
-                return
-            taken = self._taken
-            yield Execution(site, taken.rows[place], taken.values[place], iterations)
+        places = [place for _ in range(copies) if (place := self._next(site.number)) is not None]
+        if places:
+            rows = self._taken.rows[places]
+            shown = next((place for place, row in zip(places, rows, strict=True) if kinds_of(row)), places[0])
+            yield Execution(site, _merged(rows), self._taken.values[shown], iterations)
 
     def _next(self, number: int) -> int | None:
         queue = self._waiting.get(number)

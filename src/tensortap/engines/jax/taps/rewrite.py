@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jax._src import core, source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+from jax._src import core
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from tensortap.engines.jax.program import Block, Program, Site, Step
-from tensortap.engines.jax.taps.primitives import TAP_EFFECT, VALUE, new_feed, new_tap
+from tensortap.engines.jax.program import Block, Program, Step
+from tensortap.engines.jax.taps.primitives import PILL, TAP_EFFECT, VALUE, new_feed, new_tap
 
 __all__ = ["Wishes", "tapped"]
 
@@ -30,8 +30,21 @@ class Wishes:
 
 def tapped(program: Program, wishes: Wishes, native: bool) -> ClosedJaxpr:
     """The program with what is wished for in it."""
-    rewriter = _Rewriter(dict(wishes.taps), dict(wishes.feeds), native)
+    taps, feeds = dict(wishes.taps), dict(wishes.feeds)
+    _mark_loops(program.root, taps, {*taps, *feeds})
+    rewriter = _Rewriter(taps, feeds, native)
     return ClosedJaxpr(rewriter.block(program.root), program.closed.consts)
+
+
+def _mark_loops(block: Block, taps: dict[int, int], wanted: set[int]) -> None:
+    """Tap what it takes to count the iterations of loops in which something is wanted."""
+    for step in block.steps:
+        inner = [each for blocks in step.inner.values() for each in blocks]
+        if step.marks is not None and any(site.number in wanted for each in inner for site in each.sites()):
+            for site in step.marks:
+                taps.setdefault(site.number, PILL)
+        for each in inner:
+            _mark_loops(each, taps, wanted)
 
 
 class _Rewriter:
@@ -39,39 +52,32 @@ class _Rewriter:
         self._taps, self._feeds, self._native = taps, feeds, native
         self._wanted = set(taps) | set(feeds)
 
-    def block(self, block: Block, last: Site | None = None) -> Jaxpr:
-        """The jaxpr of a block; `last` is a site of its first result, which is tapped whatever is wished for."""
+    def block(self, block: Block) -> Jaxpr:
+        """The jaxpr of a block."""
         jaxpr = block.jaxpr
-        if last is None and not self._has_wishes(block):
+        if not self._has_wishes(block):
             return jaxpr
         eqns: list[Any] = []
-        info = jaxpr.eqns[0].source_info if jaxpr.eqns else None
         for var, site in zip(jaxpr.invars, block.entry, strict=False):
-            if site is not None and site.number in self._taps:
-                source = info or source_info_util.new_source_info()
-                eqns.append(new_tap(var, site.number, self._taps[site.number], self._native, source))
+            if site is not None and site.number in self._taps and jaxpr.eqns:
+                eqns.append(new_tap(var, site.number, self._taps[site.number], self._native, jaxpr.eqns[0]))
         for step in block.steps:
             eqns.extend(self._step(step))
-        if last is not None and isinstance(jaxpr.outvars[0], Var):
-            source = info or source_info_util.new_source_info()
-            eqns.append(new_tap(jaxpr.outvars[0], last.number, VALUE, self._native, source))
         return jaxpr.replace(eqns=eqns, effects={*jaxpr.effects, TAP_EFFECT})
 
     def _step(self, step: Step) -> Iterator[Any]:
         eqn = step.eqn
-        source = eqn.source_info
         if step.inner and any(self._has_wishes(block) for blocks in step.inner.values() for block in blocks):
             params = dict(eqn.params)
             for name, blocks in step.inner.items():
-                last = step.control if name == "cond_jaxpr" else None
-                made = [self.block(block, last) for block in blocks]
+                made = [self.block(block) for block in blocks]
                 old = eqn.params[name]
                 if name == "branches":
                     params[name] = tuple(_like(each, jaxpr) for each, jaxpr in zip(old, made, strict=True))
                 else:
                     params[name] = _like(old, made[0])
             if "branches" in step.inner and step.control is not None:
-                yield new_tap(eqn.invars[0], step.control.number, VALUE, self._native, source)
+                yield new_tap(eqn.invars[0], step.control.number, VALUE, self._native, step.eqn)
             eqn = eqn.replace(params=params, effects={*eqn.effects, TAP_EFFECT})
         fed = [
             (place, var, site)
@@ -85,10 +91,10 @@ class _Rewriter:
             eqn = eqn.replace(outvars=outvars)
         yield eqn
         for _, var, fed_site in fed:
-            yield new_feed(var, self._feeds[fed_site.number], self._native, source)
+            yield new_feed(var, self._feeds[fed_site.number], self._native, step.eqn)
         for var, site in zip(step.eqn.outvars, step.outs, strict=True):
             if site is not None and site.number in self._taps and not isinstance(var, core.DropVar):
-                yield new_tap(var, site.number, self._taps[site.number], self._native, source)
+                yield new_tap(var, site.number, self._taps[site.number], self._native, step.eqn)
 
     def _has_wishes(self, block: Block) -> bool:
         return any(site.number in self._wanted for site in block.sites())
