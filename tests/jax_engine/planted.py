@@ -411,7 +411,7 @@ def bad_batch():
         params, _ = step(params, x)
 
 
-@plant("gather", 1, "gather-out-of-bounds")
+@plant("gather", 1, "index-out-of-bounds")
 def out_of_bounds_gather():
     def loss_of(params, tokens):
         return jnp.take(params["table"], tokens, axis=0).sum()  # BUG
@@ -437,7 +437,7 @@ def exploding_updates():
         params, _ = train_step(params, x)
 
 
-@plant("sub", 0, "infinities")
+@plant("sub", 0, "infinity-minus-infinity")
 def logsumexp_of_nothing():
     @jax.jit
     def evaluate(x, mask):

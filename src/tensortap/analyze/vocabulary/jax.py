@@ -42,12 +42,12 @@ _ALIASES = {
 
 _CANONICAL = {
     "constant": "full",
-    "copy": "alias",
     "copy_p": "alias",
     "dynamic_update_slice": "slice_scatter",
     "eig": "eigenvalues",
     "eigh": "eigenvalues",
     "expand_dims": "unsqueeze",
+    "gather": "index",
     "iota": "arange",
     "layout_constraint": "alias",
     "loop_carry": "alias",
@@ -86,6 +86,7 @@ JAX = Vocabulary(
     _NUMBERS,
     re.compile("psum|all_gather|reduce_scatter|ppermute|all_to_all"),
     api={
+        "double_where": "jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)",
         "lowest": "jnp.finfo(dtype).min",
         "pseudo_inverse": "jnp.linalg.pinv",
         "where": "jnp.where",

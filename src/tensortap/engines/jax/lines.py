@@ -10,7 +10,7 @@ from typing import Any
 from tensortap.engines.lines import Whose, folder_of, resolved, whose
 from tensortap.records import Frame
 
-__all__ = ["is_library_file", "is_optimizer_stack", "stack_from", "stack_of"]
+__all__ = ["is_library_file", "is_of_jax", "is_optimizer_stack", "stack_from", "stack_of"]
 
 _LIBRARIES = (
     "jax",
@@ -61,6 +61,17 @@ def _whose(file: str) -> Whose:
 @functools.lru_cache(maxsize=4096)
 def _is_optimizer_file(file: str) -> bool:
     return resolved(file).startswith(_optimizer_folders() or ("\0",))
+
+
+@functools.cache
+def _jax_folders() -> tuple[str, ...]:
+    return _folders(("jax", "jaxlib"))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_of_jax(file: str | None) -> bool:
+    """Whether a function is one of JAX itself: what it has traced once serves all who call it."""
+    return file is not None and resolved(file).startswith(_jax_folders())
 
 
 def is_library_file(file: str | None) -> bool:

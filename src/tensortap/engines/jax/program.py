@@ -18,7 +18,7 @@ from jax.extend import core as jex_core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from tensortap.engines.jax.dtypes import READABLE
-from tensortap.engines.jax.lines import is_library_file, is_optimizer_stack, stack_of
+from tensortap.engines.jax.lines import is_library_file, is_of_jax, is_optimizer_stack, stack_of
 from tensortap.records import Frame, TensorSpec
 
 __all__ = ["Argument", "Block", "Loop", "Op", "Program", "Site", "Step", "Value", "scope_of", "spec_of_aval"]
@@ -103,6 +103,7 @@ class Op:
         loops: what it is executed in, outermost first.
         is_differentiated: it was traced by automatic differentiation.
         forward: of a gradient, the place of the operation it belongs to.
+        is_early: part of a derivative that is worked out on the way forward.
     """
 
     primitive: str
@@ -117,6 +118,7 @@ class Op:
     loops: tuple[Loop, ...]
     is_differentiated: bool = False
     forward: int | None = None
+    is_early: bool = False
 
 
 @dataclass(slots=True)
@@ -202,7 +204,7 @@ class Program:
         names = info.arg_names if info is not None else None
         self.argument_names = tuple(names or ("",) * len(jaxpr.invars))
         self.name = str(getattr(info, "func_name", "") or "")
-        self.is_library = is_library_file(getattr(info, "func_filename", None))
+        self.is_library = is_of_jax(getattr(info, "func_filename", None))
         self.has_gradients = False
         env: dict[Var, Value] = {}
         for place, var in enumerate(jaxpr.invars):
@@ -289,7 +291,7 @@ class Program:
                 here.traceback,
                 here.backward,
                 is_optimizer_stack(here.traceback),
-                {} if primitive else _attributes(eqn),
+                {} if primitive else _attributes(eqn, inputs),
                 here.loops,
                 here.differentiated,
             )
@@ -339,7 +341,7 @@ class Program:
                 steep = [each for each in self._related(op, before) if self.ops[each].primitive in _STEEP]
                 if steep:
                     op.forward = steep[0]
-                    op.is_backward = True
+                    op.is_backward = op.is_early = True
 
     def _forward_of(self, op: Op, places: Sequence[int]) -> int | None:
         related = self._related(op, places)
@@ -398,9 +400,10 @@ class Program:
         name = eqn.primitive.name
         if name in ("jit", "pjit"):
             info = jaxpr.debug_info
-            if is_library_file(getattr(info, "func_filename", None)):
+            file = getattr(info, "func_filename", None)
+            if is_of_jax(file):
                 traceback = here.traceback  # of whoever called it first, if taken from inside: it is cached
-            else:
+            elif not is_library_file(file):
                 scope = _joined(scope, _clean(str(eqn.params.get("name", ""))))
         elif name == "shard_map":
             copies *= int(getattr(eqn.params.get("mesh"), "size", 1))
@@ -530,7 +533,7 @@ def _joined(scope: str, inner: str) -> str:
     return f"{scope}{inner.rstrip('/')}/" if inner.rstrip("/") else scope
 
 
-def _attributes(eqn: JaxprEqn) -> dict[str, Any]:
+def _attributes(eqn: JaxprEqn, inputs: Sequence[Value]) -> dict[str, Any]:
     """The parameters of an equation that say something, and its operands that are plain numbers."""
     found: dict[str, Any] = {}
     for name, value in eqn.params.items():
@@ -541,8 +544,8 @@ def _attributes(eqn: JaxprEqn) -> dict[str, Any]:
             found[name] = text
         elif len(text) <= _ATTRIBUTE_LENGTH and "\n" not in text:
             found[name] = text
-    for place, atom in enumerate(eqn.invars):
-        if isinstance(atom, Literal) and np.ndim(atom.val) == 0:
-            number = np.asarray(atom.val)
-            found[f"operand_{place}"] = float(number) if number.dtype.kind == "f" else str(atom.val)
+    for place, value in enumerate(inputs):
+        if value is not None and not isinstance(value, (Site, Argument)) and np.ndim(value) == 0:
+            number = np.asarray(value)
+            found[f"operand_{place}"] = float(number) if number.dtype.kind == "f" else str(value)
     return found

@@ -247,6 +247,7 @@ class Recorder:
     ) -> None:
         """Show the executions of a call, in the order of the program, to whoever wants them."""
         plan, seen, watching = self._plan, self.seen, self._plan.watching
+        executed = _gradients_last(program, executed)
         last = {each.site.number: each for each in executed}
         self.found_bad = self.found_bad or any(kinds_of(each.row) for each in executed)
         nodes = self._with_iterations(program, named, last)
@@ -348,6 +349,24 @@ class Recorder:
 
     def _around(self, op: Op) -> Iterable[Site]:
         return (*op.outs, *(value for value in op.inputs if isinstance(value, Site)))
+
+
+def _gradients_last(program: Program, executed: Sequence[Execution]) -> Sequence[Execution]:
+    """Executions in order, but parts of derivatives behind the forward pass: what went bad in that comes first."""
+    ops = program.ops
+    begins = next(
+        (
+            n
+            for n, each in enumerate(executed)
+            if ops[each.site.op].is_backward and not ops[each.site.op].is_early
+        ),
+        len(executed),
+    )
+    forward, rest = executed[:begins], executed[begins:]
+    early = [each for each in forward if ops[each.site.op].is_early]
+    return (
+        [*(each for each in forward if not ops[each.site.op].is_early), *early, *rest] if early else executed
+    )
 
 
 def _is_plain_summary(op: Any) -> bool:

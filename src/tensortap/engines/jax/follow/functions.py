@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from tensortap.engines.jax.lines import is_library_file
+from tensortap.engines.jax.lines import is_of_jax
 from tensortap.engines.jax.program import Program
 
 __all__ = ["Function", "Functions"]
@@ -35,7 +35,7 @@ class Function:
         self.jaxpr = jaxpr
         self.name = name
         info = jaxpr.jaxpr.debug_info
-        self.is_library = is_library_file(getattr(info, "func_filename", None))
+        self.is_library = is_of_jax(getattr(info, "func_filename", None))
         self.calls = 0
         self.is_sure = False
         self.known_bad: dict[int, int] = {}
