@@ -215,6 +215,10 @@ class Case:
         """What a user of the framework calls a function that advice speaks of."""
         return self._vocabulary.api.get(function, function.replace("_", " "))
 
+    def has_api(self, function: str) -> bool:
+        """Whether the framework has a word of its own for it."""
+        return function in self._vocabulary.api
+
     def output(self, slot: int) -> Health | None:
         """Health of another output of the same node, None if unknown."""
         return None if self._facts is None else self._facts.health(self.node.tensor(slot))

@@ -188,7 +188,7 @@ def _finding(judged: Judged, tensor: str, consequences: Iterable[str] = ()) -> F
         propagators=spread,
         reached=_reached(judged, (tensor, *spread)),
         is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
-        during=_during(facts, facts.times.get(tensor, 0)),
+        during=_with_iteration(_during(facts, facts.times.get(tensor, 0)), node),
     )
 
 
@@ -223,6 +223,14 @@ def made_by_update(facts: RunFacts, update: Node, health: Health) -> Finding:
         during=_during(facts, 0),
     )
     return replace(finding, cause=explain(finding, facts))
+
+
+def _with_iteration(during: str | None, node: Node) -> str | None:
+    """What the program was doing, and in which iteration of a loop, if the engine has told that."""
+    iteration = node.attributes.get("iteration")
+    if not iteration:
+        return during
+    return ", ".join(filter(None, (during, f"iteration {iteration}")))
 
 
 def _during(facts: RunFacts, timestamp: int) -> str | None:

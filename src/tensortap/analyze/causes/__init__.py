@@ -18,6 +18,7 @@ from tensortap.analyze.causes import (
     division,
     domain,
     gradient,
+    indexing,
     infinities,
     matrices,
     normalisation,
@@ -41,6 +42,7 @@ RULES: Sequence[Rule] = (
     rule("", arrival.arrived, "not-looked-at bad-input bad-state bad-parameter received"),
     rule(" ".join(sorted(UNWRITTEN)), arrival.never_written, "uninitialised"),
     rule("", arrival.overwritten, "overwritten"),
+    rule("index", indexing.out_of_bounds, "index-out-of-bounds"),
     rule("log log2 log10 log1p xlogy", domain.logarithm, "log-of-negative log-of-zero", is_elementwise=True),
     rule(
         "div mul reciprocal pow masked_fill sub",

@@ -69,4 +69,7 @@ def gradient_at_zero(case: Case) -> Cause | None:
     if first is not None and first.zero and case.out.nan:
         sentence += "; the gradient that arrives there is 0, and 0/0 is NaN"
     advice = f"Add a small epsilon inside, or give {case.api('where')} a safe value in both branches."
+    if case.has_api("double_where") and case.maker_of(case.arguments[0]) == "where":
+        sentence += f"; {case.api('where')} hides the value there, but not its gradient"
+        advice = f"Give {forward} a safe value where it is not wanted, inside and outside: {case.api('double_where')}."
     return Cause(kind, sentence + ".", advice=advice)
