@@ -1,6 +1,6 @@
 """Runs in a process of its own: TensorFlow's own debugger dumps every run of the planted programs.
 
-    python -m tests.tensorflow_engine.dumping ROOT [NAME…]
+python -m tests.tensorflow_engine.dumping ROOT [NAME…]
 """
 
 from __future__ import annotations

@@ -214,7 +214,9 @@ def made_bad(tf):
 # --- gradients -------------------------------------------------------------------------------------
 
 
-@plant("gradients/distance_grad", "SqrtGrad", "sqrt-gradient-at-zero", "sqrt is infinite at 0", phase="backward")
+@plant(
+    "gradients/distance_grad", "SqrtGrad", "sqrt-gradient-at-zero", "sqrt is infinite at 0", phase="backward"
+)
 def distance_to_itself(tf):
     hidden = dense(tf, placeholder(tf, None, 3), 2)
     apart = tf.reduce_sum(tf.square(hidden - tf.roll(hidden, 1, axis=0)), axis=1)
@@ -250,7 +252,14 @@ def learning_rate_of_infinity(tf):
     return trained(tf, loss, rate=3e38)  # here
 
 
-@plant("update_dense/kernel", "ApplyGradientDescent", "infinite-learning-rate", "rate", phase="optimizer", refs=True)
+@plant(
+    "update_dense/kernel",
+    "ApplyGradientDescent",
+    "infinite-learning-rate",
+    "rate",
+    phase="optimizer",
+    refs=True,
+)
 def learning_rate_of_infinity_for_references(tf):
     loss = tf.reduce_sum(tf.square(dense(tf, placeholder(tf, None, 3), 2)), name="loss")
     return trained(tf, loss, rate=3e38)  # here
