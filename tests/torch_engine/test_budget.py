@@ -50,7 +50,7 @@ def train(root, planted, optimizer_class=torch.optim.Adam):
         optimizer = optimizer_class(model.parameters(), lr=1e-3)
         noticed = None
         for step in range(STEPS):
-            watched.append(watch.is_watching and follower._block is not None)
+            watched.append(watch.is_watching and follower._runs.is_open)
             y = model(torch.ones(4, 3))
             if step == planted:
                 y = y + torch.full((), -1.0).log()

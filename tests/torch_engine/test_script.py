@@ -463,7 +463,7 @@ def test_results_are_those_of_the_program_alone(tmp_path, followed):
 
 
 def test_making_a_data_set_is_not_watched_to_its_end(followed, monkeypatch):
-    monkeypatch.setattr("tensortap.engines.torch.follow.follower._MOST_OUTSIDE", 300)
+    monkeypatch.setattr("tensortap.engines.torch.follow.runs._MOST_OUTSIDE", 300)
 
     def program():
         net = nn.Linear(3, 1)
@@ -478,7 +478,7 @@ def test_making_a_data_set_is_not_watched_to_its_end(followed, monkeypatch):
 
 
 def test_long_steps_without_modules_are_watched_whole_in_the_end(followed, monkeypatch):
-    monkeypatch.setattr("tensortap.engines.torch.follow.follower._MOST_OUTSIDE", 100)
+    monkeypatch.setattr("tensortap.engines.torch.follow.runs._MOST_OUTSIDE", 100)
 
     def program():
         weight = torch.ones(3, requires_grad=True)
@@ -522,7 +522,7 @@ def test_a_ring_keeps_values_of_the_runs_before_a_bad_one_and_nothing_of_others(
 
 
 def test_a_run_that_is_too_long_is_recorded_up_to_a_limit_and_its_gradients_beyond(followed, monkeypatch):
-    monkeypatch.setattr("tensortap.engines.torch.follow.follower.Limits", partial(Limits, new=200))
+    monkeypatch.setattr("tensortap.engines.torch.follow.runs.Limits", partial(Limits, new=200))
 
     def program():
         net = nn.Linear(3, 1)

@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensortap.analyze.graph_nodes import GraphNodes
 from tensortap.analyze.health import Health
+from tensortap.analyze.nearest import Nearest, nearest_recorded
+from tensortap.analyze.training import (
+    forward_by_name,
+    gradients_of,
+    losses_of,
+    updates_of,
+    variable_behind,
+)
 from tensortap.analyze.vocabulary import operation_of, vocabulary_of
 from tensortap.analyze.vocabulary.canonical import Operation
 from tensortap.phases import SOURCES, is_variable, parameter_of_gradient, phase_of
 from tensortap.pill import NEVER_BAD
 from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
 
-__all__ = ["RunFacts"]
+__all__ = ["Execution", "RunFacts"]
+
+
+class Execution:
+    """One of several times that a tensor was made in a run.
+
+    Args:
+        time: microseconds since the epoch.
+        health: at that time, or a function that works it out.
+        value: gives what was recorded of it, None if that was not the value.
+    """
+
+    __slots__ = ("_health", "time", "value")
+
+    def __init__(
+        self,
+        time: int,
+        health: Health | Callable[[], Health | None],
+        value: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self.time = time
+        self.value = value
+        self._health: Any = health
+
+    @property
+    def health(self) -> Health | None:
+        """None if it is not known."""
+        if callable(self._health):
+            self._health = self._health()
+        found: Health | None = self._health
+        return found
 
 
 class RunFacts:
@@ -32,6 +70,7 @@ class RunFacts:
         places: gives the coordinates of the stored values of a sparse tensor if they were recorded, else None.
         hashes: gives the recorded hash of a tensor, None if there is none.
         source_lines: gives the text of a source line if the file is known, else None.
+        executions: of tensors that were made several times in the run, each time; in their order.
         is_muted: healthy tensors were left out on purpose, so that what is missing was good.
         name: of the run directory.
         notices: what is unusual about the run, in sentences.
@@ -40,6 +79,7 @@ class RunFacts:
         goes_on: whether the program is known to have gone on after this run.
         circumstances: what the engine knew of the run besides its records.
 
+    >>> import numpy as np
     >>> log = Node("log", "aten::log", inputs=("x:0",))
     >>> import numpy as np
     >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})
@@ -59,6 +99,7 @@ class RunFacts:
         places: Callable[[str], Any] = lambda tensor: None,
         hashes: Callable[[str], Any] = lambda tensor: None,
         source_lines: Callable[[Frame], str | None] = lambda frame: None,
+        executions: Mapping[str, Sequence[Execution]] | None = None,
         is_muted: bool = False,
         name: str = "",
         notices: Iterable[str] = (),
@@ -69,6 +110,7 @@ class RunFacts:
         self.places = places
         self.hash = hashes
         self.source_line = source_lines
+        self.executions = {} if executions is None else executions
         self.is_muted = is_muted
         self.name = name
         self.goes_on = False
@@ -84,6 +126,8 @@ class RunFacts:
         self._behind: dict[str, tuple[Health | None, str | None, bool]] = {}
         self._variables: dict[str, str | None] = {}
         self._unread: list[str] | None = None
+        self._moments: dict[str, int | None] = {}
+        self._nearest: dict[str, Nearest] = {}
 
     @property
     def tensors(self) -> list[str]:
@@ -131,24 +175,97 @@ class RunFacts:
     def health_given(self, tensor: str, node: Node) -> Health | None:
         """Health of a tensor as a node found it, after what had been written to its memory through other names."""
         found = self.health_behind(tensor)
-        if not node.control_inputs:
+        moment = self.bad_moment(node)
+        execution = self.execution_before(tensor, moment)
+        if execution is not None:
+            return execution.health
+        if found is None:
+            return self.health_carried(tensor, moment, self.outputs_of(node))
+        writers = self.writers_of(node)
+        if not writers:
             return found
         kept = self.value_given(tensor, node)
         if kept is not None:
             return kept
-        for writer in node.control_inputs:
+        for writer in writers:
             health = self.health(f"{writer}:0")
             if found is not None and health is not None:
                 found = found.with_part(health)
         return found
 
+    def nearest(self, tensor: str) -> Nearest:
+        """The nearest recorded tensors that one which was not recorded was made of."""
+        if tensor not in self._nearest:
+            self._nearest[tensor] = nearest_recorded(self, tensor)
+        return self._nearest[tensor]
+
+    def health_carried(
+        self, tensor: str, moment: int | None = None, own: Sequence[str] = ()
+    ) -> Health | None:
+        """Health of a tensor that was not recorded, if something that was has only been carried there.
+
+        Args:
+            tensor: its name.
+            moment: when; at the end, if there is none.
+            own: what was made at that moment: when it has come around it is that of the time before.
+        """
+        nearest = self.nearest(tensor)
+        if not nearest.is_carried:
+            return None
+        latest: tuple[int, Health | None] | None = None
+        for each in nearest.tensors:
+            until = None if moment is None else moment - (each in own)
+            execution = self.execution_before(each, until)
+            time = self.times.get(each, 0) if execution is None else execution.time
+            if (until is None or time <= until) and (latest is None or time >= latest[0]):
+                latest = time, self.health(each) if execution is None else execution.health
+        return None if latest is None else latest[1]
+
     def value_given(self, tensor: str, node: Node) -> Health | None:
         """The same, exactly: None unless the value was kept when the node had been executed."""
-        written = max((self.times.get(f"{writer}:0", 0) for writer in node.control_inputs), default=0)
+        written = max((self.times.get(f"{writer}:0", 0) for writer in self.writers_of(node)), default=0)
         if self._value_times.get(tensor, 0) <= written:
             return None
         value = self.value(tensor)
         return None if value is None else Health.of_value(value)
+
+    # --- what was executed several times ------------------------------------------------------------
+
+    def bad_moment(self, node: Node) -> int | None:
+        """When a node that was executed several times, as in a loop, first made something bad; None for other nodes."""
+        if node.name not in self._moments:
+            times = [
+                each.time
+                for tensor in self.outputs_of(node)
+                for each in self.executions.get(tensor, ())
+                if each.health is not None and each.health.is_bad
+            ]
+            self._moments[node.name] = min(times, default=None)
+        return self._moments[node.name]
+
+    def execution_before(self, tensor: str, moment: int | None) -> Execution | None:
+        """The last execution up to a moment of a tensor that was made several times."""
+        if moment is None:
+            return None
+        before = [each for each in self.executions.get(tensor, ()) if each.time <= moment]
+        return before[-1] if before else None
+
+    def was_good_before(self, tensor: str, node: Node) -> bool:
+        """Whether a tensor that was made several times had not become bad yet when a node did."""
+        moment = self.bad_moment(node)
+        if moment is None or tensor not in self.executions:
+            return False
+        if tensor in self.outputs_of(node):
+            return True
+        times = [
+            each.time for each in self.executions[tensor] if each.health is not None and each.health.is_bad
+        ]
+        return bool(times) and min(times) > moment
+
+    def value_at(self, tensor: str, moment: int | None) -> Any:
+        """The value of a tensor at a moment if it was recorded, the last one if there is no such moment."""
+        execution = self.execution_before(tensor, moment)
+        return self.value(tensor) if execution is None else execution.value()
 
     def is_bad(self, tensor: str) -> bool:
         """Whether a tensor is known to hold a NaN or an infinity."""
@@ -199,6 +316,20 @@ class RunFacts:
             self._consumers = consumers
         return [(self.nodes[name], place) for name, place in self._consumers.get(tensor, ())]
 
+    def outputs_of(self, node: Node) -> list[str]:
+        """The outputs of a node; if the graph does not tell, those that were recorded or are taken by others."""
+        if node.outputs:
+            return [node.tensor(slot) for slot in range(len(node.outputs))]
+        return self._known_outputs.get(node.name, [])
+
+    @functools.cached_property
+    def _known_outputs(self) -> dict[str, list[str]]:
+        self.consumers("")  # sees to it that they are known
+        found: dict[str, list[str]] = {}
+        for tensor in sorted({*self.order, *(self._consumers or ())}):
+            found.setdefault(split_tensor_name(tensor)[0], []).append(tensor)
+        return found
+
     def written_variable(self, tensor: str) -> str | None:
         """The variable that an operation in place has changed by making this tensor; None if it did not."""
         before = self._written_tensor(tensor, was_written=False)
@@ -246,9 +377,25 @@ class RunFacts:
         """What the operation of a node is."""
         return operation_of(node.op_type, self.circumstances.engine)
 
+    def operation_named(self, op_type: str) -> Operation:
+        """What an operation of this type is."""
+        return operation_of(op_type, self.circumstances.engine)
+
     def is_view(self, node: Node) -> bool:
         """Whether the outputs of a node show elements of its first input."""
-        return self.operation(node).is_view or (node.is_view and bool(node.inputs))
+        return self.operation(node).is_view or (node.is_view and len(node.inputs) == 1)
+
+    def writers_of(self, node: Node) -> tuple[str, ...]:
+        """The nodes that have written to the memory of what a node is given, through other names."""
+        if not node.control_inputs:
+            return ()
+        vocabulary = vocabulary_of(node.op_type, self.circumstances.engine)
+        return node.control_inputs if vocabulary.control_inputs_write else ()
+
+    def carried_by(self, node: Node) -> tuple[str, ...]:
+        """What a node hands on that only carries values."""
+        place = self.operation(node).place_of("pushed")
+        return node.inputs[place : place + 1]
 
     def is_partial_view(self, node: Node) -> bool:
         """Whether they show only some of them, or may: so it is with views that no vocabulary has."""
@@ -282,13 +429,61 @@ class RunFacts:
         node = self.nodes.get(name)
         return "" if node is None else phase_of(node)
 
+    # --- training ----------------------------------------------------------------------------------
+
     @functools.cached_property
     def gradients(self) -> dict[str, str]:
-        """The nodes of complete gradients, by the parameter they belong to; of several, the first."""
+        """The tensors of complete gradients, by the parameter they belong to; of several, the first."""
+        return gradients_of(self)
+
+    @functools.cached_property
+    def gradient_tensors(self) -> dict[str, str]:
+        """Their parameters by all tensors of complete gradients."""
+        own = {
+            f"{name}:0": parameter_of_gradient(self.nodes[name])
+            for name, op_type in self.op_types.items()
+            if op_type == "AccumulateGrad"
+        }
+        return own | {tensor: parameter for parameter, tensor in self.gradients.items()}
+
+    @functools.cached_property
+    def updates(self) -> dict[str, list[Node]]:
+        """The operations that change each variable without showing what they make of it."""
+        return updates_of(self)
+
+    @functools.cached_property
+    def losses(self) -> list[str]:
+        """The tensors from which the backward pass began, as far as that can be told."""
+        return losses_of(self)
+
+    def variable_of(self, tensor: str) -> str | None:
+        """The variable whose value a tensor is; None if it is something else."""
+        return variable_behind(self, tensor)
+
+    @functools.cached_property
+    def reads(self) -> dict[str, str]:
+        """The first recorded tensor that has the value of each variable."""
         found: dict[str, str] = {}
-        for name, op_type in self.op_types.items():
-            if op_type == "AccumulateGrad":
-                found.setdefault(parameter_of_gradient(self.nodes[name]), name)
+        for tensor in self.tensors:
+            if is_variable(self.op_types.get(split_tensor_name(tensor)[0], "")):
+                found.setdefault(self.variable_of(tensor) or "", tensor)
+        return found
+
+    def forward_of(self, node: Node) -> Node | None:
+        """For a gradient, the node it is the gradient of, if the run has it."""
+        if node.forward is not None or node.phase:
+            return None if node.forward is None else self.nodes.get(node.forward)
+        return forward_by_name(self, node.name)
+
+    def named_last(self, last: str) -> list[str]:
+        """The nodes whose names end in this, after their scope."""
+        return self._by_last_part.get(last, [])
+
+    @functools.cached_property
+    def _by_last_part(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.op_types:
+            found.setdefault(name.rpartition("/")[2], []).append(name)
         return found
 
     def __iter__(self) -> Iterator[tuple[str, Health]]:

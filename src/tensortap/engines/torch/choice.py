@@ -58,6 +58,11 @@ class Interceptors:
             self._observing = self._choose()
         return self._observing
 
+    @property
+    def is_native(self) -> bool:
+        """Whether runs are observed by the native interceptor, those excepted that need the dispatch mode."""
+        return self._observing is not None and not self._observing.can_interfere
+
     def release(self) -> None:
         """Remove what an interceptor has left installed for the next run."""
         if self._observing is not None:

@@ -47,6 +47,7 @@ class TorchSession(EngineSession):
 
     engine = "torch"
     tensors = TENSORS
+    plan_type = RunPlan
     unwritten = UNINITIALISED
 
     def set_up(self, program: Program, interceptor: str | None) -> None:
@@ -75,6 +76,11 @@ class TorchSession(EngineSession):
     def rank(self) -> int:
         """Of the process group, or as the launcher has said."""
         return devices.rank()
+
+    @property
+    def is_observed_natively(self) -> bool:
+        """Whether the native interceptor observes runs that it can observe."""
+        return self._interceptors.is_native
 
     def release(self) -> None:
         """Remove what has stayed installed after a run, in the thread of that run."""
@@ -112,7 +118,8 @@ class TorchSession(EngineSession):
         self, request: Request, options: RunOptions, inputs: Mapping[str, Any], watching: Watching | None
     ) -> RunPlan:
         """What a run is observed for, and whether compiled functions stay so meanwhile."""
-        plan = RunPlan(**vars(super().plan_of(request, options, inputs, watching)))
+        plan = super().plan_of(request, options, inputs, watching)
+        assert isinstance(plan, RunPlan)
         plan.stays_compiled = self._stays_compiled(request, options, watching)
         return plan
 

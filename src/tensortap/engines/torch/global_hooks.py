@@ -12,9 +12,11 @@ from typing import Any
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-__all__ = ["GlobalHooks", "hide", "show"]
+__all__ = ["GlobalHooks", "hide", "pairs", "show", "tell_of_pairs"]
 
 _ours: set[Any] = set()
+_pairs: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+_listener: Callable[[], None] | None = None
 _has_any_hook: Any = modules._has_any_global_hook
 
 
@@ -39,6 +41,8 @@ class GlobalHooks:
             register_module_forward_hook(leave, always_call=True),
         ]
         hide(*(handle.id for handle in self._handles))
+        _pairs[self.entering] = enter, leave
+        _tell()
 
     @property
     def entering(self) -> int:
@@ -49,13 +53,35 @@ class GlobalHooks:
         """Be called after the hooks there are now, and stay the same: compiled code knows hooks by their numbers."""
         by_kind: tuple[Any, ...] = (modules._global_forward_pre_hooks, modules._global_forward_hooks)
         for hooks, handle in zip(by_kind, self._handles, strict=True):
-            hooks.move_to_end(handle.id)
+            if next(reversed(hooks)) != handle.id:
+                hooks.move_to_end(handle.id)
+        if next(reversed(_pairs)) != self.entering:
+            _pairs[self.entering] = _pairs.pop(self.entering)
+            _tell()
 
     def remove(self) -> None:
         """Take both away; harmless when called again."""
         for handle in self._handles:
             handle.remove()
         show(*(handle.id for handle in self._handles))
+        if _pairs.pop(self.entering, None) is not None:
+            _tell()
+
+
+def pairs() -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
+    """What is called before and after every module, of ours, in the order in which it is called."""
+    return list(_pairs.values())
+
+
+def tell_of_pairs(listener: Callable[[], None] | None) -> None:
+    """Call a function whenever `pairs` change; None for nobody."""
+    global _listener
+    _listener = listener
+
+
+def _tell() -> None:
+    if _listener is not None:
+        _listener()
 
 
 def hide(*keys: Any) -> None:

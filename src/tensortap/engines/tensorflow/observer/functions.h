@@ -152,6 +152,13 @@ inline std::string executor_type(const std::string& function, int64_t recorder) 
   return type;
 }
 
+// Operations that execute functions whose executors are named with the function. (Those of tf.data, such as the loop
+// over a dataset inside a function, ask for executors of their own, and are not seen.)
+inline bool runs_functions(const std::string& op) {
+  return op == "While" || op == "StatelessWhile" || op == "If" || op == "StatelessIf" || op == "Case" ||
+         op == "StatelessCase";
+}
+
 // Has the functions that a graph calls executed by executors that watch them too.
 inline void watch_calls(tf::Graph* graph, int64_t recorder) {
   for (tf::Node* node : graph->op_nodes()) {
@@ -162,17 +169,24 @@ inline void watch_calls(tf::Graph* graph, int64_t recorder) {
       if (!tf::GetNodeAttr(node->attrs(), "f", &function).ok()) continue;
       if (tf::GetNodeAttr(node->attrs(), "executor_type", &type).ok() && !type.empty()) continue;
       node->AddAttr("executor_type", executor_type(function.name(), recorder));
-    } else if (op == "While" || op == "StatelessWhile" || op == "If" || op == "StatelessIf") {
-      bool is_changed = false;
-      for (const char* attribute : {"cond", "body", "then_branch", "else_branch"}) {
-        tf::NameAttrList function;
-        if (!tf::GetNodeAttr(node->attrs(), attribute, &function).ok() || function.name().empty()) continue;
-        (*function.mutable_attr())["_executor"].set_s(executor_type(function.name(), recorder));
-        node->AddAttr(attribute, function);
-        is_changed = true;
+    } else if (runs_functions(op)) {
+      const auto attributes = node->def().attr();  // a copy: what follows changes them
+      for (auto [name, value] : attributes) {
+        const auto name_executor = [recorder](tf::NameAttrList* function) {
+          (*function->mutable_attr())["_executor"].set_s(executor_type(function->name(), recorder));
+        };
+        if (value.has_func()) {
+          name_executor(value.mutable_func());
+        } else if (value.has_list() && value.list().func_size() > 0) {
+          for (auto& function : *value.mutable_list()->mutable_func()) name_executor(&function);
+        } else {
+          continue;
+        }
+        node->ClearAttr(name);
+        node->AddAttr(name, value);
       }
       // A session shares operations with a state by their names; this one is not the same any more.
-      if (is_changed && node->op_def().is_stateful()) node->set_name(graph->NewName(node->name() + "/tensortap"));
+      if (node->op_def().is_stateful()) node->set_name(graph->NewName(node->name() + "/tensortap"));
     }
   }
 }

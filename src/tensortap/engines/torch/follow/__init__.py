@@ -6,13 +6,14 @@ import os
 from contextlib import suppress
 
 from tensortap.engines.torch.choice import VARIABLE
-from tensortap.engines.torch.follow.follower import Follower, Watch
+from tensortap.engines.torch.follow.follower import Follower
 from tensortap.engines.torch.follow.forked import (
     listen_here,
     listen_in_children,
     listen_to_loaders,
     world_size,
 )
+from tensortap.engines.torch.follow.watch import Watch
 from tensortap.errors import NativeBuildError
 
 __all__ = [

@@ -17,7 +17,7 @@ from tensortap.pill import C_HEADER
 
 __all__ = ["SOURCE", "NativeBuildError", "ensure_built", "find_built", "library_path", "remove_all"]
 
-SOURCE = Path(__file__).with_name("observer.cpp")
+SOURCE = Path(__file__).with_name("interface.cpp")
 """The source of the native interceptor; the headers beside it and `pill.h` belong to it."""
 
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tensortap.engines.torch.eager import compilation_suspended
 from tensortap.engines.torch.gradients import GradientHooks
 from tensortap.engines.torch.observer.library import NativeObserver
+from tensortap.engines.torch.observer.module_calls import quick_calls
 from tensortap.engines.torch.observer.scopes import NativeScopes
 from tensortap.engines.torch.program import Program
 
@@ -44,6 +45,7 @@ class Installation:
         with ExitStack() as installed:
             installed.enter_context(compilation_suspended())
             installed.enter_context(self.scopes)
+            installed.enter_context(quick_calls())
             installed.callback(self._gradients.remove)
             installed.callback(self._uninstall, observer.library.tt_uninstall, observer.library.tt_install())
             self._installed = installed.pop_all()

@@ -113,6 +113,7 @@ struct Lane {
   // After what was gathered has been copied.
   void start_again() {
     used = count = 0;
+    muted = 0;
     has_bad = false;
   }
 };

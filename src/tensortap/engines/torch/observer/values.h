@@ -10,11 +10,14 @@
 
 namespace tensortap {
 
+constexpr int32_t kNone = -1;  // of numbers
+
 // One output: the number of its node's entry, and the slot.
 using Value = int64_t;
 constexpr Value kNoValue = -1;
 constexpr int kSlotBits = 20;
-inline Value value_of(int32_t entry, int64_t slot) { return (int64_t(entry) << kSlotBits) | slot; }
+inline Value value_of(int32_t entry, size_t slot) { return (int64_t(entry) << kSlotBits) | int64_t(slot); }
+inline size_t slot_of(Value value) { return size_t(value & ((Value(1) << kSlotBits) - 1)); }
 
 // Two rounds of a multiplicative mix; collisions over a run of a million places are of no concern at 64 bits.
 inline uint64_t mix(uint64_t hash, uint64_t more) {
@@ -93,6 +96,8 @@ struct Origin {
   int32_t source = -1;  // index into sources while it has not been used
 };
 
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
 // All places of a run that have a name. Storages are held by weak pointers until the run is over, which frees
 // their data as usual but keeps their address from being given to another one.
 class Values {
@@ -100,6 +105,12 @@ class Values {
   Origin* find(const Place& place) {
     auto found = origins_.find(place);
     return found == origins_.end() ? nullptr : &found->second;
+  }
+
+  // The value of a tensor, if it has one.
+  Value value_of(const at::Tensor& tensor) {
+    const Origin* origin = find(place_of(tensor));
+    return origin == nullptr ? kNoValue : origin->value;
   }
 
   Memory* memory_at(const Place& place) {
@@ -128,8 +139,8 @@ class Values {
       memory.root = place;
       memory.root_dtype = tensor.scalar_type();
       memory.plain = has_plain_storage(tensor);
-      if (memories_.back().plain) {
-        memories_.back().storage = int32_t(storages_.size());
+      if (memory.plain) {
+        memory.storage = int32_t(storages_.size());
         storages_.emplace_back(tensor.storage().getWeakStorageImpl());
       } else {
         objects_.emplace_back(tensor.getIntrusivePtr());
@@ -151,13 +162,13 @@ class Values {
     sources.push_back(std::move(source));
   }
 
-  // Shows every value whose memory is as it left it: the value, and its storage.
+  // Shows every value whose memory is as it left it: the value, and the address of its storage and that.
   template <class Show>
   void each_storage(Show show) {
     for (auto& [place, origin] : origins_) {
       const Memory& memory = memories_[origin.memory];
       if (memory.storage >= 0 && origin.version == memory.version) {
-        show(origin.value, place.memory, memory, storages_[size_t(memory.storage)]);
+        show(origin.value, place.memory, storages_[size_t(memory.storage)]);
       }
     }
   }
@@ -186,7 +197,7 @@ class Values {
   ska::flat_hash_map<Place, Origin, PlaceHash> origins_;
   ska::flat_hash_map<const void*, uint32_t> memory_of_;
   std::vector<Memory> memories_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+  std::vector<WeakStorage> storages_;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> objects_;
 };
 

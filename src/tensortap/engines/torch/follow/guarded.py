@@ -1,0 +1,157 @@
+"""Runs that are not watched, for the sake of a budget of time: a look at what each of them leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from tensortap.engines.torch.follow.models import Models
+from tensortap.engines.torch.follow.pace import Pace
+from tensortap.engines.torch.follow.root_calls import RootCalls
+from tensortap.engines.torch.follow.watch import Watch
+from tensortap.engines.torch.guard import Guard
+from tensortap.engines.torch.loop import TorchBlockSession
+
+__all__ = ["GuardedRuns"]
+
+
+class _Follower(Protocol):
+    """What guarded runs ask of whoever cuts the program into runs."""
+
+    @property
+    def optimizers(self) -> Collection[Optimizer]: ...
+
+    @property
+    def has_stepped(self) -> bool: ...
+
+    def on_model(self, module: nn.Module, args: Any) -> None: ...
+
+    def attempt(self, action: Any, *arguments: Any) -> None: ...
+
+    def stop_if_bad(self) -> None: ...
+
+
+class GuardedRuns:
+    """Says which runs are watched, and guards the others.
+
+    Args:
+        watch: has the budget, and hears of what is bad; without a budget, every run is watched.
+        session: of the runs that are watched.
+        models: of the program.
+        follower: is told of calls that may end a run.
+
+    Attributes:
+        is_idle: in a run that is not watched.
+        guard: what looks.
+        hears_calls: whether calls of models are heard of in such a run.
+    """
+
+    def __init__(self, watch: Watch, session: TorchBlockSession, models: Models, follower: _Follower) -> None:
+        self._watch = watch
+        self._session = session
+        self._models = models
+        self._follower = follower
+        self._pace = None if watch.budget is None else Pace(watch.budget)
+        self.guard = Guard(models.program)
+        self._calls: RootCalls | None = None
+        self._is_guarding = False
+        self.is_idle = False
+
+    @property
+    def may_be(self) -> bool:
+        """Whether there is a budget."""
+        return self._pace is not None
+
+    def timed(self) -> Any:
+        """A block that counts as time of ours."""
+        return nullcontext() if self._pace is None else self._pace
+
+    def takes_next(self, stepped: bool) -> bool:
+        """A run is over, in which an optimizer may have stepped; whether the next one is not watched."""
+        if self._pace is None or self._pace.watches_next(stepped):
+            self.end()
+            return False
+        self.is_idle = True
+        self._models.refresh()  # a model that the program lets go of must not wait for the next watched run
+        return True
+
+    def begin(self) -> None:
+        """Guard from now on; nothing of a watched run is installed any more."""
+        if self._is_guarding:
+            return
+        self._is_guarding = True
+        self._session.release()
+        self.guard.excuse(self._follower.optimizers)
+        self.guard.listen()
+        if not self._session.runs_compiled:  # compiled models must not meet hooks of ours
+            self._calls = RootCalls(self._enter, self._leave)
+
+    def end(self) -> None:
+        """Remove what guards; harmless when nothing does."""
+        if self._is_guarding:
+            self._is_guarding = False
+            self.guard.stop_listening()
+            if self._calls is not None:
+                self._calls.remove()
+                self._calls = None
+
+    def ends_unit(self, module: nn.Module) -> bool:
+        """A model is called; whether that ends a unit of a program with a budget."""
+        trains = bool(self._follower.optimizers)
+        if self._pace is None or (trains and torch.is_grad_enabled() and getattr(module, "training", False)):
+            return False
+        return self._pace.call_ends_unit(trains)
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def look_at_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped, or is about to apply bad gradients."""
+        self._notice(self.guard.after_step(optimizer))
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped: look, and hear of the next call."""
+        self.look_at_step(optimizer)
+        if self._calls is not None:
+            self._calls.resume()
+
+    def look_at_update(self) -> None:
+        """In a program without an optimizer, it may have updated its models itself."""
+        if self.is_idle and not self._follower.optimizers:
+            self._notice(self.guard.after_backward())
+
+    def _look_at_output(self, module: nn.Module, output: Any) -> None:
+        with self.timed():
+            self._notice(self.guard.output(module, output))
+
+    def _notice(self, bad: str | None) -> None:
+        if bad is not None and self._watch.budget.bad is None:
+            self._watch.finds_unwatched(self._watch.seen.steps if self._follower.optimizers else -1, bad)
+
+    # --- calls of models ---------------------------------------------------------------------------
+
+    def _enter(self, module: nn.Module, args: Any) -> bool:
+        follower = self._follower
+        if follower.optimizers and torch.is_grad_enabled() and module.training:
+            if follower.has_stepped:  # the next phase of a program with several optimizers
+                with self.timed():
+                    follower.attempt(follower.on_model, module, args)
+            return False  # what leads to a step shows in it
+        follower.attempt(self._on_model, module, args)
+        follower.stop_if_bad()
+        return self.is_idle
+
+    def _leave(self, module: nn.Module, output: Any) -> None:
+        self._follower.attempt(self._look_at_output, module, output)
+        self._follower.stop_if_bad()
+
+    def _on_model(self, module: nn.Module, args: Any) -> None:
+        if torch._C._current_autograd_node() is None:
+            with self.timed():
+                self.look_at_update()
+                if self.ends_unit(module):
+                    self._follower.on_model(module, args)

@@ -1,0 +1,125 @@
+"""Hearing of calls of models from outside all modules, in one thread; calls inside of them are only counted.
+
+In runs that the native interceptor observes the hooks are written in C. Elsewhere they are in Python: a compiler that
+meets them can look into them, and makes nothing of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+
+from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.global_hooks import GlobalHooks
+
+__all__ = ["ModuleHooks"]
+
+Enter = Callable[[nn.Module, Any], None]
+Leave = Callable[[nn.Module, Any, Any], None]
+
+
+class _Calls(Protocol):
+    """What is counted; see `OutermostCalls` of the native interceptor."""
+
+    thread: int
+    depth: int
+    modules: int
+    hears_leave: int
+
+
+class ModuleHooks:
+    """Two hooks around every module, while they are wanted.
+
+    Args:
+        on_enter: called before a module that is called from outside all modules, or by another thread.
+        on_leave: called after such a call, if it is wanted.
+
+    Attributes:
+        calls: whose calls are counted (`thread`), how many modules are being called, each by the one before (`depth`),
+            how many calls there were (`modules`), and whether `on_leave` is wanted (`hears_leave`). Whoever hears of a
+            call sets the depth to 1, for those inside to be counted, and to 0 when he hears of its end.
+    """
+
+    def __init__(self, on_enter: Enter, on_leave: Leave) -> None:
+        self._on_enter, self._on_leave = on_enter, on_leave
+        self._in_python = _PythonCalls(on_enter, on_leave)
+        self._in_c: Any = None
+        self.calls: _Calls = self._in_python
+        self._hooks: GlobalHooks | None = None
+        self._thread = 0
+
+    @property
+    def are_there(self) -> bool:
+        """Whether calls are heard of."""
+        return self._hooks is not None
+
+    def belong_to(self, thread: int) -> None:
+        """Count the calls of a thread."""
+        self._thread = self.calls.thread = thread
+
+    def add(self, natively: bool) -> None:
+        """Hear of calls, behind the hooks that are there: from here a run may be ended, and another begun."""
+        calls = self._native() if natively else self._in_python
+        if self._hooks is not None and calls is self.calls:
+            self._hooks.move_behind_others()
+            return
+        self.remove()
+        calls.thread, calls.depth, calls.modules = self._thread, 0, 0
+        calls.hears_leave = self.calls.hears_leave
+        self.calls = calls
+        self._hooks = GlobalHooks(calls.enter, calls.leave)
+
+    def remove(self) -> None:
+        """Hear of nothing; harmless when called again."""
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def is_own(self, hook: Any) -> bool:
+        """Whether one of PyTorch's global hooks is the first of these two."""
+        return bool(hook == self._in_python.enter or (self._in_c is not None and hook is self._in_c.enter))
+
+    def _native(self) -> Any:
+        if self._in_c is None:
+            # Imported here: the dispatch mode must work where nothing can be compiled.
+            from tensortap.engines.torch.observer.module_calls import OutermostCalls
+
+            self._in_c = OutermostCalls.told_to(self._on_enter, self._on_leave)
+        return self._in_c
+
+
+class _PythonCalls:
+    """The hooks in Python. What dynamo asks is a constant to it, and it makes nothing of them then."""
+
+    def __init__(self, on_enter: Enter, on_leave: Leave) -> None:
+        self._on_enter, self._on_leave = on_enter, on_leave
+        self._generation = generation()
+        self.thread = self.depth = self.modules = self.hears_leave = 0
+
+    @never_compiled  # type: ignore[type-var]
+    def enter(self, module: nn.Module, args: Any) -> None:
+        if is_dynamo_compiling():
+            return
+        if self._is_inside():
+            self.depth += 1
+            self.modules += 1
+        else:
+            self._on_enter(module, args)
+
+    @never_compiled  # type: ignore[type-var]
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if is_dynamo_compiling():
+            return
+        if self._is_inside():
+            if self.depth > 1 or not self.hears_leave:
+                self.depth -= 1
+            else:
+                self._on_leave(module, args, output)
+
+    def _is_inside(self) -> bool:
+        return self.depth > 0 and threading.get_ident() == self.thread and generation() == self._generation
