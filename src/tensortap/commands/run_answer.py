@@ -229,8 +229,8 @@ class Answerer:
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
         if not seen.runs and seen.checked:
-            steps = f" in {_count(seen.steps, 'step')}" if seen.steps else ""
-            self.say(f"no bad value: what {_count(seen.checked, 'call')}{steps} returned was looked at")
+            steps = f" in {seen.steps:,} steps" if seen.steps else ""
+            self.say(f"no bad value in what {seen.checked:,} calls of compiled functions{steps} returned")
             return
         if not seen.runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)

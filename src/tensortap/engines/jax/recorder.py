@@ -162,7 +162,11 @@ class Recorder:
             number = self._outside[base] = self._outside.get(base, -1) + 1
             name = f"{base}_{number}:0" if number else f"{base}:0"
             self._made[id(value)] = known = (name, value)
-            kind = "Const" if program.is_library or argument.is_constant else "Placeholder"
+            kind = "Placeholder"
+            if program.is_library or argument.is_constant:
+                kind = "Const"
+            elif argument.place in program.updated:
+                kind = "Variable"
             self._show_outside(name, kind, value)
         elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
             self._show_outside(known[0], "Placeholder" if known[0] in self._inputs else "Variable", value)

@@ -1,8 +1,8 @@
 """Where the runs of a JAX program are that nobody changed, and which of its calls are executed with taps.
 
 By default none is: a sentinel looks at what calls return, and a call that returned something bad is executed once more,
-with taps, as a run of its own. When single tensors, steps or values are asked for, every call that trains ends a run, and
-all calls are executed with taps.
+with taps, as a run of its own. When single tensors, steps or values are asked for, every call that trains ends a run,
+and all calls are executed with taps.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Follower:
         before = session.global_step
         # A program that updates its parameters outside of compiled code has steps, too: calls that work out gradients.
         has_steps = self._watch.seen.steps > 0
-        works_out_gradients = not has_steps and pending.function.has_gradients
+        works_out_gradients = not has_steps and pending.function.program.has_gradients
         session.global_step = pending.number if works_out_gradients else pending.step
         session.circumstances = Circumstances(
             trains=pending.function.trains or works_out_gradients or None,
