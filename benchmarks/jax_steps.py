@@ -8,6 +8,7 @@ step through a session, `jax_debug_nans` and `checkify` what JAX offers. Compile
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -68,7 +69,7 @@ def mlp():
     sizes = [784, 1024, 1024, 10]
     params = [
         {"w": jnp.asarray(rng.normal(size=(a, b)) * 0.03, jnp.float32), "b": jnp.zeros(b)}
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+        for a, b in itertools.pairwise(sizes)
     ]
 
     def loss_of(params, x):
@@ -115,14 +116,6 @@ def timed(action):
     return time.perf_counter() - began
 
 
-class Way:
-    """One way of running the program: a block of steps, from the same state each time."""
-
-    def __init__(self, run, prepare=lambda: None, end=lambda: None):
-        self.run, self.prepare, self.end = run, prepare, end
-        self.times = []
-
-
 def measure(name, steps, rounds, directory):
     loss_of, params, batch = PROGRAMS[name]()
     optimizer = optax.adamw(1e-3)
@@ -157,7 +150,7 @@ def measure(name, steps, rounds, directory):
             loop(guarded)()
 
     session = tt.jax.Session(jax.jit(step), start)
-    health = tt.WatchOptions("DebugNumericSummary", keep_bad=3)
+    health = tt.WatchOptions("DebugNumericSummary(mute_if_healthy=true)", keep_bad=3)
     root = tempfile.mkdtemp(dir=directory)
     wrapped = tt.DumpingDebugWrapperSession(session, root + "/watched", watch_fn=health)
 
@@ -203,7 +196,8 @@ def measure(name, steps, rounds, directory):
     )
     for way, found in times.items():
         print(
-            f"      {way:15} {statistics.median(found) / base:6.3f}x  (best/best {min(found) / min(times['plain']):.3f})"
+            f"      {way:15} {statistics.median(found) / base:6.3f}x  "
+            f"(best/best {min(found) / min(times['plain']):.3f})"
         )
 
 
