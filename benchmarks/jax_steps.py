@@ -1,8 +1,8 @@
 """What watching a JAX program costs: python benchmarks/jax_steps.py [gpt mlp rnn] [--steps 20]
 
 Each program is a whole training step with adamw, compiled. Everything is measured in one process, in turns, and told as
-a ratio of medians to the plain program: `sentinel` is what `tensortap run` does, `health` every tensor's health in every
-step through a session, `jax_debug_nans` and `checkify` what JAX offers. Compile times include tracing and lowering.
+a ratio of medians to the plain program: `sentinel` is what `tensortap run` does, `health` every tensor's health in
+every step through a session, `jax_debug_nans` and `checkify` what JAX offers. Compiling includes lowering.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from tensortap.commands import unwatched
 from tensortap.commands.run_summary import add_advice, count, summary_page
 from tensortap.frameworks import FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
+from tensortap.suggest import alternatives
 
 if TYPE_CHECKING:
     from tensortap.analyze.findings import Finding, Report
@@ -236,7 +237,7 @@ class Answerer:
         if not seen.runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)
             why = (
-                f"it used no {' or '.join(each.title for each in FRAMEWORKS)}. If it starts the program that does, "
+                f"it used no {alternatives([each.title for each in FRAMEWORKS])}. If it starts the program that does, "
                 "write `tensortap run` before that one"
                 if used is None
                 else used.loop_advice
