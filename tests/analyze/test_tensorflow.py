@@ -76,6 +76,11 @@ def test_a_loop_tells_which_time_around_it_was(root):
         assert given.health.max == pytest.approx(math.log(math.log(1.5)))
 
 
+def test_numbers_that_grew_are_told_with_the_learning_rate(root):
+    found = search_session(SessionDir(root / "learning_rate_too_large")).first_bad
+    assert "(it is 1000)" in found.cause.advice
+
+
 def test_an_update_that_shows_nothing_is_told_from_what_it_left(root):
     found = search_session(SessionDir(root / "learning_rate_of_infinity")).first_bad
     assert found.origin.sentence == (

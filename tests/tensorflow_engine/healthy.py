@@ -98,6 +98,14 @@ def looked_at(tf):
     return trained(tf, tf.reduce_sum(safe, name="loss"))
 
 
+def only_waited_for(tf):
+    """A control edge says what has to wait, and hands nothing on."""
+    hidden = dense(tf, placeholder(tf, None, 3), 2)
+    with tf.control_dependencies([tf.math.log(hidden - 100.0)]):
+        loss = tf.reduce_sum(tf.identity(hidden), name="loss")
+    return trained(tf, loss)
+
+
 def embeddings(tf):
     table = weight(tf, "table", random(10, 3))
     rows = tf.nn.embedding_lookup(table, tf.constant([1, 2, 2, 5]))
@@ -137,6 +145,7 @@ HEALTHY = [
     both_sides_guarded,
     division_without_nan,
     looked_at,
+    only_waited_for,
     embeddings,
     keras_layers,
     functions,

@@ -211,6 +211,24 @@ def made_bad(tf):
     return trained(tf, tf.reduce_sum(hidden * start, name="loss"))
 
 
+@plant("CrossEntropy", "SparseSoftmaxCrossEntropyWithLogits", "masked-target", "score is −inf")
+def masked_class(tf):
+    hidden = dense(tf, placeholder(tf, None, 3), 2)
+    scores = tf.where(tf.constant([[True, False]]), hidden, -INFINITY)
+    labels = tf.constant([0, 1, 0, 0])
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)  # here
+    return trained(tf, tf.reduce_mean(losses, name="loss"))
+
+
+@plant("Neg", "_UnaryOpsComposition", "log-of-zero", "zero")
+def done_in_one(tf):
+    """The runtime executes the logarithm and what follows in one."""
+    shares = tf.sigmoid(dense(tf, placeholder(tf, None, 3), 2) * 1000.0) - 1.0
+    logs = tf.math.log(shares)  # here
+    loss = tf.reduce_mean(-logs, name="loss")
+    return Program([loss], ({"x": ones(4, 3)},))
+
+
 # --- gradients -------------------------------------------------------------------------------------
 
 
@@ -298,6 +316,26 @@ def loop_that_goes_too_far(tf):
 @plant("decay", "Log", "log-of-negative", "negative", v1_loops=True)
 def loop_of_tensorflow_1(tf):
     return loop_that_goes_too_far(tf)
+
+
+@plant("deep", "Sqrt", "sqrt-of-negative", "negative")
+def loop_in_a_loop(tf):
+    def inner(i, value):
+        return i + 1, tf.sqrt(value - 0.6, name="deep")  # here
+
+    def outer(i, value):
+        return i + 1, tf.while_loop(lambda j, _: j < 3, inner, [0, value])[1]
+
+    hidden = dense(tf, placeholder(tf, None, 3), 2)
+    loop = tf.while_loop(lambda i, _: i < 2, outer, [0, hidden])
+    return trained(tf, tf.reduce_sum(loop[1], name="loss"))
+
+
+@plant("inlog", "Log", "log-of-zero", "zero")
+def mapped_over_rows(tf):
+    hidden = dense(tf, placeholder(tf, 4, 3), 2)
+    logs = tf.map_fn(lambda row: tf.math.log(row - 1.5, name="inlog"), hidden)  # here
+    return trained(tf, tf.reduce_sum(logs, name="loss"))
 
 
 @plant("branch", "Rsqrt", "division-by-zero", "rsqrt of zero", step=1)

@@ -56,9 +56,13 @@ class Case:
         self._vocabulary = vocabulary_of(
             self.node.op_type, "" if facts is None else facts.circumstances.engine
         )
-        self.operation: Operation = self._vocabulary.operation(self.node.op_type)
+        step = self._vocabulary.first_step(self.node.op_type, self.node.attributes)
+        self.operation: Operation = self._vocabulary.operation(step or self.node.op_type)
         self.op, self.word = self.operation.name, self.operation.word
         self.out = finding.health
+        if step is not None and self.out.infinities:
+            # What came after may have changed their sign.
+            self.out = self.out._replace(neg_inf=self.out.infinities, pos_inf=self.out.infinities)
         self.inputs = finding.inputs
         self._facts = facts
         self._moment = None if facts is None else facts.bad_moment(self.node)

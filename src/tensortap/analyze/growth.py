@@ -242,9 +242,10 @@ def _rate(facts: RunFacts, node: Node) -> float | None:
 
 def _is_plain_step(facts: RunFacts, node: Node) -> bool:
     """Whether a parameter has something added to it that is its gradient, or what an optimizer has made of it alone."""
+    operation = facts.operation(node)
     return (
-        facts.operation(node).name == "add"
+        operation.name == "add"
+        and (len(node.inputs) == 2 or operation.is_over_lists)
         and facts.is_in_place(node)
         and facts.written_variable(node.tensor(0)) in facts.gradients
-        and len(node.inputs) == 2
     )

@@ -57,7 +57,7 @@ def _taken_out(
     pushes = {
         name: places[op_type].place_of("pushed")
         for name, op_type in op_types.items()
-        if places[op_type].name == PUSHES
+        if places[op_type].name in PUSHES
     }
 
     def behind(name: str) -> Iterator[str]:

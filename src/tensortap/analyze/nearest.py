@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Nearest", "nearest_recorded", "only_carries"]
 
+CARRIERS = PUSHES | {MEETS}
 _FARTHEST = 64
 
 
@@ -34,7 +35,7 @@ class Nearest(NamedTuple):
 
 def only_carries(facts: RunFacts, node: Node) -> bool:
     """Whether a node hands on what it is given: all of it, part of it, or one of several."""
-    return facts.is_view(node) or facts.operation(node).name in (MEETS, PUSHES)
+    return facts.is_view(node) or facts.operation(node).name in CARRIERS
 
 
 def nearest_recorded(facts: RunFacts, tensor: str) -> Nearest:

@@ -164,7 +164,7 @@ class Verdicts:
         operation = self.facts.operation(node)
         if operation.is_value_free or node.op_type in SOURCES:
             return []
-        if operation.name == PUSHES:
+        if operation.name in PUSHES:
             return [operation.place_of("pushed")]
         places = list(range(len(node.inputs)))
         count = len(node.outputs)

@@ -101,6 +101,11 @@ RULES: Sequence[Rule] = (
     ),
     rule("to_copy to copy type_as", overflow.cast, "cast-overflow", is_elementwise=True),
     rule("softmax log_softmax", attention.softmax, "fully-masked-row softmax-of-infinity"),
+    rule(
+        "cross_entropy",
+        attention.cross_entropy,
+        "masked-target fully-masked-row softmax-of-infinity",
+    ),
     rule("attention", attention.attention, f"fully-masked-row overflow {_MET}"),
     rule(
         "nll_loss picked_loss binary_cross_entropy kl_div gather",

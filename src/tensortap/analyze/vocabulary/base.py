@@ -74,6 +74,10 @@ class Vocabulary:
         """Whether a call was given a tensor to put its result into, whatever that held."""
         return False
 
+    def first_step(self, op_type: str, attributes: Mapping[str, Any]) -> str | None:
+        """The op type that is executed first by an operation that does several in one; None for others."""
+        return None
+
     def _operation(self, op_type: str) -> Operation:
         word = self.word_of(op_type)
         name = OWN_TYPES.get(op_type) or self.canonical.get(word, word)

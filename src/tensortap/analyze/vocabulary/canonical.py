@@ -115,7 +115,7 @@ MEETS = "merge"
 RETURNS = "next_iteration"
 """Takes a value back to the head of a loop."""
 
-PUSHES, POPS = "push", "pop"
+PUSHES, POPS = names("push push_at list_of"), "pop"
 """Put a value away in a list or a stack, and take it out again: how loops keep values for their gradients."""
 
 UNSCALES = "unscale"

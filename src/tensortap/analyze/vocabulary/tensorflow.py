@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from tensortap.analyze.vocabulary.base import Vocabulary
 
@@ -30,6 +32,11 @@ class _TensorFlow(Vocabulary):
         """
         name = _RESOURCE.sub("", _KERNEL.sub("", op_type)).lower()
         return name if name in self.aliases or name in self.canonical else _VERSION.sub("", name)
+
+    def first_step(self, op_type: str, attributes: Mapping[str, Any]) -> str | None:
+        """The first of the functions of one tensor that the runtime executes in one."""
+        steps = attributes.get("op_names") if op_type == "_UnaryOpsComposition" else None
+        return steps[0] if isinstance(steps, list) and steps else None
 
     def is_in_place(self, op_type: str) -> bool:
         """Whether the name says that an operation changes the variable that it is given first."""
@@ -155,8 +162,19 @@ _CANONICAL = {
     "statelessrandomuniformint": "randint",
     "statelesstruncatednormal": "randn",
     "svd": "singular_values",
+    "tensorarrayconcat": "pop",
+    "tensorarraygather": "pop",
+    "tensorarrayread": "pop",
+    "tensorarrayscatter": "push_at",
+    "tensorarraywrite": "push_at",
+    "tensorlistconcat": "pop",
+    "tensorlistfromtensor": "list_of",
+    "tensorlistgather": "pop",
+    "tensorlistgetitem": "pop",
     "tensorlistpopback": "pop",
     "tensorlistpushback": "push",
+    "tensorlistsetitem": "push_at",
+    "tensorliststack": "pop",
     "tensorscatteradd": "index_add",
     "truncatednormal": "randn",
     "unsortedsegmentsum": "index_add",
@@ -182,7 +200,9 @@ _INPUTS = {
     "momentum": {"variable": 0, "rate": 2, "gradient": 3},
     "pow": {"base": 0, "exponent": 1},
     "proximal_sgd": {"variable": 0, "rate": 1, "gradient": 4},
+    "list_of": {"pushed": 0},
     "push": {"pushed": 1},
+    "push_at": {"pushed": 2},
     "reciprocal": {"divisor": 0},
     "reciprocal_backward": {"arriving": 1},
     "remainder": {"dividend": 0, "divisor": 1},
