@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tensortap.suggest import alternatives
+
 __all__ = ["ANY_FRAMEWORK", "FRAMEWORKS", "Framework"]
 
 
@@ -109,5 +111,5 @@ FRAMEWORKS = (
 )
 """In the order in which they are looked for."""
 
-ANY_FRAMEWORK = " or ".join(framework.module for framework in FRAMEWORKS)
+ANY_FRAMEWORK = alternatives([framework.module for framework in FRAMEWORKS])
 """In sentences about a process of which it is not known which of them it uses."""
