@@ -36,11 +36,6 @@ class BadValues {
   // Whether their making is to be shown.
   bool are_sought() const { return are_sought_; }
 
-  // The records of an op, and of all that it makes bad, are made after this.
-  void op_ends() {
-    if (are_sought_) began_ = recording_.now();
-  }
-
   void note(Value value, int kinds) {
     if (kinds <= 0) return;
     kinds_[value] = kinds;
@@ -65,8 +60,8 @@ class BadValues {
   }
 
   // Shows a node that has just made a bad value of good ones, with its outputs and what is left of its inputs. Without a
-  // call, it came bad from outside.
-  void show(const Call* call, int32_t node, Outputs outputs, int kinds) {
+  // call, it came bad from outside. It began to be recorded at that time.
+  void show(const Call* call, int32_t node, Outputs outputs, int kinds, int64_t began) {
     if (!are_sought_ || !is_news(node, kinds)) return;
     WithPython python;
     // Asked by name: a node is a number of ours, and a program of varying shapes has many numbers for one name.
@@ -83,7 +78,7 @@ class BadValues {
       PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);
       PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), PyLong_FromLongLong(call->inputs[i]));
     }
-    decoder_.ask("made_bad", "iOOOL", node, made.get(), values.get(), inputs.get(), (long long)began_);
+    decoder_.ask("made_bad", "iOOOL", node, made.get(), values.get(), inputs.get(), (long long)began);
   }
 
   // ---- from run to run ----
@@ -154,7 +149,6 @@ class BadValues {
   Recording& recording_;
   Run& run_;
   bool are_sought_ = false;
-  int64_t began_ = 0;  // a time before the records of the last op
   ska::flat_hash_map<Value, int> kinds_;
   ska::flat_hash_map<const void*, Survivor> survivors_;
   std::vector<Shown> shown_;

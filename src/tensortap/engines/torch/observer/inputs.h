@@ -125,7 +125,7 @@ class Inputs {
     bad_.note(value, kinds);
     bad_.note_arrival(value, tensor);
     const at::Tensor* output = &tensor;
-    bad_.show(nullptr, node, Outputs(output), kinds);
+    bad_.show(nullptr, node, Outputs(output), kinds, recording_.last_time());
   }
 
   // Names a tensor after the op that uses it first.

@@ -41,6 +41,7 @@ class Pool {
       if (!free.empty()) {
         void* block = free.back();
         free.pop_back();
+        kept_ -= size;
         return block;
       }
     }
@@ -50,9 +51,9 @@ class Pool {
   void give_back(void* block, size_t size) {
     if (size <= kLargest) {
       std::lock_guard<std::mutex> hold(lock_);
-      auto& free = of(size);
-      if (free.size() < kKept) {
-        free.push_back(block);
+      if (kept_ + size <= kMostKept) {
+        of(size).push_back(block);
+        kept_ += size;
         return;
       }
     }
@@ -60,11 +61,12 @@ class Pool {
   }
 
  private:
-  static constexpr size_t kKept = 24;  // of each size
+  static constexpr size_t kMostKept = size_t(96) << 20;  // bytes that wait to be used again
 
   std::vector<void*>& of(size_t size) { return free_[c10::llvm::Log2_64(size / kSmallest)]; }
 
   std::mutex lock_;
+  size_t kept_ = 0;
   std::vector<void*> free_[9];  // by the power of two; of 16 KiB to 4 MiB
 };
 

@@ -259,8 +259,8 @@ class Observer {
   void record_outputs(const Call& call, int32_t node) {
     const bool fresh = !call.op->is_view && call.written.empty();
     const int inherited = bad.kinds_of_inputs(call);
+    const int64_t began = recording.last_time();
     int kinds = 0;
-    bad.op_ends();
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
       const int found = contents_.settle(call, node, slot, tensor) ? recording.emit(node, slot, tensor, fresh) : kNotSummarised;
@@ -269,7 +269,7 @@ class Observer {
     }
     // The first bad value, or the first NaN that comes of infinities.
     if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & KIND_NAN & ~inherited;
-    if (kinds != 0) bad.show(&call, node, outputs_, kinds);
+    if (kinds != 0) bad.show(&call, node, outputs_, kinds, began);
   }
 
   Operators operators_{decoder};

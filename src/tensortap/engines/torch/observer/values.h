@@ -88,8 +88,11 @@ struct Origin {
   int32_t source = -1;  // index into sources while it has not been used
 };
 
-// One storage of the run: how often it was written, by which node last, and the first place named in it.
-struct Memory {
+// One storage of the run: how often it was written, by which node last, and the first place named in it. What every look-up
+// reads lies in its first cache line.
+struct alignas(64) Memory {
+  uint64_t root_geometry = 0;
+  Origin origin;  // of the root
   uint32_t serial = 0;  // no two of a run share one; 0 if it is unused
   uint32_t version = 0;
   int32_t writer = -1;
@@ -97,8 +100,7 @@ struct Memory {
   bool has_views = false;  // other places than the first
   Content content = Content::kThere;
   c10::ScalarType root_dtype{};
-  Place root{};
-  Origin origin;  // of the root
+  const void* address = nullptr;
   WeakStorage storage{c10::intrusive_ptr<c10::StorageImpl>()};  // if it is plain
   WeakTensor object{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};  // if it is not
   int64_t written_bytes = 0;  // while it is garbage, or refilled
@@ -118,7 +120,7 @@ class Values {
   Origin* find(const Place& place) {
     Memory* memory = memory_at(place);
     if (memory == nullptr) return nullptr;
-    if (memory->root.geometry == place.geometry) return &memory->origin;
+    if (memory->root_geometry == place.geometry) return &memory->origin;
     if (!memory->has_views) return nullptr;
     auto found = views_.find(place);
     return found == views_.end() || found->second.serial != memory->serial ? nullptr : &found->second;
@@ -147,7 +149,7 @@ class Values {
     auto found = memory_of_.find(place.memory);
     const uint32_t index = found != memory_of_.end() ? found->second : add_memory(tensor, place);
     Memory& memory = memories_[index];
-    const bool is_root = memory.root.geometry == place.geometry;
+    const bool is_root = memory.root_geometry == place.geometry;
     memory.has_views |= !is_root;
     Origin& origin = is_root ? memory.origin : views_[place];
     origin = {value, memory.version, index, memory.serial, -1};
@@ -207,7 +209,7 @@ class Values {
   template <class Show>
   static void show_storage(const Memory& memory, const Origin& origin, Show show) {
     const bool is_as_left = origin.serial == memory.serial && origin.version == memory.version;
-    if (memory.plain && is_as_left) show(origin.value, memory.root.memory, memory.storage);
+    if (memory.plain && is_as_left) show(origin.value, memory.address, memory.storage);
   }
 
   uint32_t add_memory(const at::Tensor& tensor, const Place& place) {
@@ -221,7 +223,8 @@ class Values {
     }
     Memory& memory = memories_[index];
     memory.serial = ++added_;
-    memory.root = place;
+    memory.address = place.memory;
+    memory.root_geometry = place.geometry;
     memory.root_dtype = tensor.scalar_type();
     memory.plain = has_plain_storage(tensor);
     if (memory.plain) {
@@ -251,7 +254,7 @@ class Values {
   bool let_go(uint32_t index) {
     Memory& memory = memories_[index];
     if (keeps_gone_ || !memory.is_gone()) return false;
-    memory_of_.erase(memory.root.memory);  // places of views are known by their serial to be void
+    memory_of_.erase(memory.address);  // places of views are known by their serial to be void
     memory = Memory{};
     unused_.push_back(index);
     return true;
