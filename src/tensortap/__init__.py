@@ -149,6 +149,7 @@ _HOMES = {
 }
 _MODULES = (
     "errors",
+    "jax",
     "tensorflow",
     "torch",
 )  # not in `__all__`: `from tensortap import *` must not replace the user's `torch`

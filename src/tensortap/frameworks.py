@@ -28,7 +28,7 @@ class Framework:
         has_sessions: whether it has sessions and hooks of its own, which meet ours (`tensortap.seam.native`).
 
     >>> [framework.title for framework in FRAMEWORKS]
-    ['PyTorch', 'TensorFlow']
+    ['PyTorch', 'TensorFlow', 'JAX']
     """
 
     name: str
@@ -87,12 +87,23 @@ FRAMEWORKS = (
         name="tensorflow",
         title="TensorFlow",
         module="tensorflow",
-        packages=("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
+        packages=("tensorflow-cpu", "tensorflow", "tensorflow-intel", "tf-nightly"),
         library="libtensorflow",
         has_sessions=True,
         loop_advice=(
             "it ran no session, called no tf.function that trains and no Keras fit. Put hooks around your session, "
             "or make it a tt.tensorflow.Session (docs/tensorflow.md)"
+        ),
+    ),
+    Framework(
+        name="jax",
+        title="JAX",
+        module="jax",
+        packages=("jax",),
+        library="libjax_common",
+        loop_advice=(
+            "it called nothing that was compiled. Put hooks around your loop with tt.jax.monitor, or make the step a "
+            "session (docs/jax.md)"
         ),
     ),
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["nearest"]
+__all__ = ["alternatives", "nearest"]
 
 
 MOST_COMPARED = 20_000
@@ -29,4 +29,13 @@ def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:
     if not found:
         return ""
     listed = [repr(each) for each in found[:count]]
-    return f" Did you mean {' or '.join([', '.join(listed[:-1]), listed[-1]] if listed[1:] else listed)}?"
+    return f" Did you mean {alternatives(listed)}?"
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Words of which one is meant.
+
+    >>> alternatives(["a", "b", "c"])
+    'a, b or c'
+    """
+    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)

@@ -163,6 +163,10 @@ CASES = {
     # attention
     "fully-masked-row": lambda: cause("aten::_softmax", [NAN, NAN], masked(-INF, -INF)),
     "softmax-of-infinity": lambda: cause("aten::_log_softmax", [NAN, 0.0], masked(INF, 0.0)),
+    # indexing
+    "index-out-of-bounds": lambda: cause(
+        "gather", [NAN, 1.0], [1.0, 1.0], arguments={"mode": "FILL_OR_DROP"}
+    ),
     # reduction
     "masked-target": lambda: cause("aten::nll_loss_forward", INF, LOG_PROBABILITIES),
     "mean-of-nothing": lambda: cause("aten::mean", NAN, np.zeros(0)),

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.analyze.facts import module_of
+from tensortap.analyze.facts import facts_of_dump, module_of
 from tensortap.analyze.filters import condition_of
+from tensortap.analyze.growth import learning_rate
 from tensortap.analyze.health import Health
 from tensortap.analyze.session import search_run, search_session
 from tensortap.reader import SessionDir
-from tensortap.records import Node, Record, RunInfo, TensorSpec, device_name
+from tensortap.records import Circumstances, Node, Record, RunInfo, TensorSpec, device_name
 from tensortap.store import SessionStore
 from tests.analyze import planted
 from tests.analyze.planted import HEALTHY, PLANTS, train
@@ -176,6 +177,25 @@ def test_a_growing_value_is_told_with_the_learning_rate(tmp_path):
     found = search_session(SessionDir(train(BY_NAME["exploding_learning_rate"], tmp_path))).first_bad
     assert "had been growing" in found.cause.sentence
     assert "(it is 50)" in found.cause.advice
+
+
+def test_the_learning_rate_shows_in_the_updates_whatever_the_optimizer_is_called(tmp_path):
+    class Mine(torch.optim.SGD):
+        pass
+
+    for foreach in (False, True):
+        model = planted.Net()
+        optimizer = Mine(model.parameters(), lr=0.25, foreach=foreach)
+        program = planted.trained(model, planted.squares, planted.batches(1), optimizer)
+        session = tt.torch.Session(program.step, modules=program.modules, optimizers=program.optimizers)
+        root = tmp_path / str(foreach)
+        with tt.DumpingDebugWrapperSession(
+            session, root, watch_fn=planted.watch(["DebugNumericSummary"])
+        ) as wrapped:
+            wrapped.run(None, program.feeds[0])
+        facts = facts_of_dump(SessionDir(root).run(0))
+        facts.circumstances = Circumstances(engine="torch")  # which do not tell it
+        assert learning_rate(facts) == 0.25
 
 
 def test_a_bad_parameter_is_traced_to_the_run_that_made_it_so(tmp_path):

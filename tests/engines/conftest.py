@@ -30,6 +30,7 @@ def numpy_program(start=1.0):
         monitor=lambda hooks: numpy_engine.monitor({"model/weight": weight}, hooks),
         hidden="model/matmul",
         log="log",
+        mean="mean",
         x=np.ones((4, 3)),
         array=np.asarray,
     )
@@ -62,6 +63,7 @@ def torch_program(start=1.0):
         monitor=lambda hooks: tt.torch.monitor(model, hooks=hooks),
         hidden="model/mm",
         log="log",
+        mean="mean",
         x=torch.ones(4, 3, dtype=torch.float64),
         array=torch.as_tensor,
     )
@@ -91,11 +93,50 @@ def tensorflow_program(start=1.0):
     )
 
 
-@pytest.fixture(params=["numpy", "torch", "tensorflow"])
+def jax_program(start=1.0):
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    import tensortap as tt
+
+    @jax.jit
+    def step(state, x):
+        weight = state["model"]["weight"]
+        with jax.named_scope("model"):
+            hidden = x @ weight
+        loss = jnp.mean(jnp.log(hidden))
+        return {"model": {"weight": weight - 0.25}}, {"loss": loss}
+
+    start_state = {"model": {"weight": jnp.full((3, 2), start)}}
+    state = [start_state]
+
+    def step_of_loop(x):
+        state[0], result = step(state[0], x)
+        return result
+
+    return SimpleNamespace(
+        session=tt.jax.Session(step, start_state),
+        step=step_of_loop,
+        monitor=lambda hooks: tt.jax.monitor(lambda: state[0], hooks=hooks),
+        hidden="model/dot_general",
+        log="log",
+        mean="div",
+        x=jnp.ones((4, 3)),
+        array=lambda values: jnp.asarray(values, jnp.float32),
+    )
+
+
+PROGRAMS = {
+    "numpy": numpy_program,
+    "torch": torch_program,
+    "tensorflow": tensorflow_program,
+    "jax": jax_program,
+}
+
+
+@pytest.fixture(params=PROGRAMS)
 def make_program(request):
     """Makes the program for an engine; `start` is what its weight is at first."""
-    programs = {"numpy": numpy_program, "torch": torch_program, "tensorflow": tensorflow_program}
-    return programs[request.param]
+    return PROGRAMS[request.param]
 
 
 @pytest.fixture

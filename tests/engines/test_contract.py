@@ -77,7 +77,7 @@ class TestSessions:
         seen = {}
         options = tt.RunOptions(taps=[lambda node, slot, tensor: seen.setdefault(node.tensor(slot), node)])
         program.session.run(None, {"x": program.x}, options)
-        assert {"x:0", "model/weight:0", f"{program.hidden}:0", "log:0", "mean:0"} <= set(seen)
+        assert {"x:0", "model/weight:0", f"{program.hidden}:0", "log:0", f"{program.mean}:0"} <= set(seen)
         assert seen["log:0"].source.file.endswith("conftest.py")
 
     def test_a_closed_session_refuses(self, program):

@@ -83,10 +83,27 @@ def _tensorflow_session(step: Callable[..., Any]) -> Any:
     return Session(graph=graph, step={**results, "count": counting})
 
 
-@pytest.fixture(params=["counter", "counter_old_step", "torch", "numpy", "tensorflow"])
+def _jax_session(step: Callable[..., Any]) -> Any:
+    jax = pytest.importorskip("jax")
+    from tensortap.engines.jax import Session
+
+    def jax_step(x: Any = 1.0) -> dict[str, Any]:
+        return {key: jax.numpy.asarray(value) for key, value in step(x).items()}
+
+    return Session(jax_step)
+
+
+_SESSIONS = {
+    "torch": _torch_session,
+    "numpy": _numpy_session,
+    "tensorflow": _tensorflow_session,
+    "jax": _jax_session,
+}
+
+
+@pytest.fixture(params=["counter", "counter_old_step", *_SESSIONS])
 def make_session(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Any]:
     """Makes a session of a step over plain numbers, on each kind of engine."""
-    made = {"torch": _torch_session, "numpy": _numpy_session, "tensorflow": _tensorflow_session}
-    if request.param in made:
-        return made[request.param]
+    if request.param in _SESSIONS:
+        return _SESSIONS[request.param]
     return lambda step: CounterSession(step, fetches_old_step=request.param == "counter_old_step")

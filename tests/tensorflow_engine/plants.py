@@ -78,10 +78,10 @@ def ones(*shape):
     return np.ones(shape, np.float32)
 
 
-def trained(tf, loss, *fetches, rate=0.1, feeds=({"x": ones(4, 3)},) * 2):
+def trained(tf, loss, rate=0.1, feeds=None):
     """One gradient step of everything that can be trained."""
     train = tf.compat.v1.train.GradientDescentOptimizer(rate).minimize(loss)
-    return Program([loss, train, *fetches], feeds)
+    return Program([loss, train], feeds or ({"x": ones(4, 3)},) * 2)
 
 
 def placeholder(tf, *shape):
@@ -129,7 +129,7 @@ def cast_to_half(tf):
     return trained(tf, tf.reduce_sum(tf.cast(narrow, tf.float32), name="loss"))
 
 
-@plant("attention", "Softmax", "fully-masked-row", "2 of 8 elements")
+@plant("attention", "Softmax", "fully-masked-row", "1 of 4 rows")
 def softmax_over_nothing(tf):
     hidden = dense(tf, placeholder(tf, None, 3), 2)
     mask = tf.constant([[True, True], [True, False], [False, False], [True, True]])
@@ -173,7 +173,7 @@ def own_norm_without_epsilon(tf):
 @plant("power", "Pow", "power-of-negative", "no integer")
 def power_of_negative(tf):
     hidden = dense(tf, placeholder(tf, None, 3), 2)
-    return trained(tf, tf.reduce_sum(tf.pow(-hidden, 0.5, name="power"), name="loss"))  # here
+    return trained(tf, tf.reduce_sum(tf.pow(-hidden, 1.3, name="power"), name="loss"))  # here
 
 
 @plant("angle", "Acos", "acos-out-of-range", "outside")
@@ -204,31 +204,51 @@ def matrix_product_in_half(tf):
     return trained(tf, tf.reduce_mean(tf.cast(product, tf.float32), name="loss"))
 
 
-@plant("start", "ReadVariableOp", "bad-parameter", "bad when the step began", phase="parameter")
+@plant("ReadVariableOp", "ReadVariableOp", "bad-parameter", "start was bad when", phase="parameter")
 def made_bad(tf):
     hidden = dense(tf, placeholder(tf, None, 3), 2)
     start = weight(tf, "start", [1.0, NAN])
     return trained(tf, tf.reduce_sum(hidden * start, name="loss"))
 
 
+@plant("CrossEntropy", "SparseSoftmaxCrossEntropyWithLogits", "masked-target", "score is −inf")
+def masked_class(tf):
+    hidden = dense(tf, placeholder(tf, None, 3), 2)
+    scores = tf.where(tf.constant([[True, False]]), hidden, -INFINITY)
+    labels = tf.constant([0, 1, 0, 0])
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)  # here
+    return trained(tf, tf.reduce_mean(losses, name="loss"))
+
+
+@plant("Neg", "_UnaryOpsComposition", "log-of-zero", "zero")
+def done_in_one(tf):
+    """The runtime executes the logarithm and what follows in one."""
+    shares = tf.sigmoid(dense(tf, placeholder(tf, None, 3), 2) * 1000.0) - 1.0
+    logs = tf.math.log(shares)  # here
+    loss = tf.reduce_mean(-logs, name="loss")
+    return Program([loss], ({"x": ones(4, 3)},))
+
+
 # --- gradients -------------------------------------------------------------------------------------
 
 
-@plant("gradients/distance_grad", "SqrtGrad", "sqrt-gradient-at-zero", "sqrt is infinite at 0", phase="backward")
+@plant(
+    "gradients/distance_grad", "SqrtGrad", "sqrt-gradient-at-zero", "sqrt is infinite at 0", phase="backward"
+)
 def distance_to_itself(tf):
     hidden = dense(tf, placeholder(tf, None, 3), 2)
     apart = tf.reduce_sum(tf.square(hidden - tf.roll(hidden, 1, axis=0)), axis=1)
     return trained(tf, tf.reduce_sum(tf.sqrt(apart, name="distance"), name="loss"))  # here
 
 
-@plant("gradients/inner_grad", "Mul", "log-gradient-at-zero", "log is infinite at 0", phase="backward")
+@plant("gradients/inner_grad", "Reciprocal", "log-gradient-at-zero", "log is infinite at 0", phase="backward")
 def guarded_on_one_side(tf):
     hidden = tf.nn.relu(-dense(tf, placeholder(tf, None, 3), 2))
     logs = tf.math.log(hidden, name="inner")  # here
     return trained(tf, tf.reduce_sum(tf.where(hidden > 0.0, logs, tf.zeros_like(logs)), name="loss"))
 
 
-@plant("gradients/length_grad", "RealDiv", "norm-of-zero", "", phase="backward")
+@plant("gradients/length", "SqrtGrad", "sqrt-gradient-at-zero", "sqrt is infinite", phase="backward")
 def division_of_norms(tf):
     hidden = tf.nn.relu(-dense(tf, placeholder(tf, None, 3), 2))
     lengths = tf.norm(hidden, axis=1, name="length")  # here
@@ -238,19 +258,28 @@ def division_of_norms(tf):
 @plant("gradients/bent_grad", "Pow", "power-gradient-at-zero", "infinite at 0", phase="backward")
 def root_as_power(tf):
     hidden = tf.nn.relu(-dense(tf, placeholder(tf, None, 3), 2))
-    return trained(tf, tf.reduce_sum(tf.pow(hidden, 0.5, name="bent"), name="loss"))  # here
+    return trained(tf, tf.reduce_sum(tf.pow(hidden, 0.3, name="bent"), name="loss"))  # here
 
 
 # --- optimizers ------------------------------------------------------------------------------------
 
 
-@plant("dense/kernel", "ReadVariableOp", "bad-parameter", "dense/kernel", phase="parameter", step=1)
+@plant(
+    "update_dense/kernel", "ResourceApplyGradientDescent", "infinite-learning-rate", "rate", phase="optimizer"
+)
 def learning_rate_of_infinity(tf):
     loss = tf.reduce_sum(tf.square(dense(tf, placeholder(tf, None, 3), 2)), name="loss")
     return trained(tf, loss, rate=3e38)  # here
 
 
-@plant("update_dense/kernel", "ApplyGradientDescent", "infinite-learning-rate", "rate", phase="optimizer", refs=True)
+@plant(
+    "update_dense/kernel",
+    "ApplyGradientDescent",
+    "infinite-learning-rate",
+    "rate",
+    phase="optimizer",
+    refs=True,
+)
 def learning_rate_of_infinity_for_references(tf):
     loss = tf.reduce_sum(tf.square(dense(tf, placeholder(tf, None, 3), 2)), name="loss")
     return trained(tf, loss, rate=3e38)  # here
@@ -264,7 +293,7 @@ def adam_without_epsilon(tf):
     return Program([loss, train], ({"x": ones(4, 3)},) * 2)
 
 
-@plant("dense/MatMul", "MatMul", "overflow", "growing", step=4)
+@plant("Square", "Square", "overflow", "growing", step=3)
 def learning_rate_too_large(tf):
     loss = tf.reduce_sum(tf.square(dense(tf, placeholder(tf, None, 3), 2)), name="loss")
     return trained(tf, loss, rate=1e3, feeds=({"x": 10 * ones(4, 3)},) * 8)
@@ -287,6 +316,26 @@ def loop_that_goes_too_far(tf):
 @plant("decay", "Log", "log-of-negative", "negative", v1_loops=True)
 def loop_of_tensorflow_1(tf):
     return loop_that_goes_too_far(tf)
+
+
+@plant("deep", "Sqrt", "sqrt-of-negative", "negative")
+def loop_in_a_loop(tf):
+    def inner(i, value):
+        return i + 1, tf.sqrt(value - 0.6, name="deep")  # here
+
+    def outer(i, value):
+        return i + 1, tf.while_loop(lambda j, _: j < 3, inner, [0, value])[1]
+
+    hidden = dense(tf, placeholder(tf, None, 3), 2)
+    loop = tf.while_loop(lambda i, _: i < 2, outer, [0, hidden])
+    return trained(tf, tf.reduce_sum(loop[1], name="loss"))
+
+
+@plant("inlog", "Log", "log-of-zero", "zero")
+def mapped_over_rows(tf):
+    hidden = dense(tf, placeholder(tf, 4, 3), 2)
+    logs = tf.map_fn(lambda row: tf.math.log(row - 1.5, name="inlog"), hidden)  # here
+    return trained(tf, tf.reduce_sum(logs, name="loss"))
 
 
 @plant("branch", "Rsqrt", "division-by-zero", "rsqrt of zero", step=1)

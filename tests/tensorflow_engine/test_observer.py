@@ -93,7 +93,7 @@ def records(watch, seen, lane=0):
         for row, execution in zip(block.rows, block.executions, strict=True):
             if execution["lane"] == lane:
                 data = memory[row["offset"] : row["offset"] + row["nbytes"]]
-                is_pill = watch_lane(watch, lane).kind is Kind.PILL
+                is_pill = watch.lanes[lane].kind is Kind.PILL
                 value = np.frombuffer(data, np.float64) if is_pill else data
                 found[name_of(watch, row["key"])].append((int(execution["iteration"]), value))
     return {
@@ -102,8 +102,10 @@ def records(watch, seen, lane=0):
     }
 
 
-def watch_lane(watch, lane):
-    return watch.lanes[lane]
+def resident():
+    """Bytes of memory that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def maximum(pills):
@@ -235,15 +237,25 @@ def test_what_an_update_leaves_in_variables_is_an_output_of_it(native, graph):
     pills = records(watch, seen)
     (executed,) = watch.graphs
     (adam,) = [node for node in executed.nodes if node.op == "ResourceApplyAdam"]
-    assert adam.dtypes == () and adam.written == ("float32",) * 3
+    assert adam.dtypes == ()
+    assert adam.written == ("float32",) * 3
     np.testing.assert_array_equal(pills[f"{adam.name}:0"][0], kernel.summary(after))
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    "float16 bfloat16 float32 float64 complex64 complex128 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool "
-    "float8_e5m2 float8_e4m3fn".split(),
-)
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+FLOATS = [
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "complex64",
+    "complex128",
+]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
 def test_all_dtypes(observer, graph, dtype):
     kind = tf.dtypes.as_dtype(dtype)
     numbers = np.array([[0, 1, 2], [3, 1, 0]]).astype(kind.as_numpy_dtype)
@@ -334,6 +346,17 @@ def test_what_makes_a_bad_value_is_kept_whole_once(observer, graph):
         _, seen = run(session, watch, y, {x: [0.5, 3.0]})
         assert kept(watch, seen) == []
         assert records(watch, seen)["log:0"][0][NAN] == 1
+
+
+def test_what_only_hands_a_bad_value_on_or_comes_with_it_makes_none(observer, graph):
+    mask = tf.constant([0.0, -np.inf], name="mask")
+    y = tf.reshape(tf.identity(fed(np.array([1.0, np.nan], np.float32))) + mask, [2, 1], name="y")
+    with v1.Session() as session:
+        watch = observer.watch(PILLS, everything, keep_bad=4)
+        for _ in range(2):
+            _, seen = run(session, watch, y)
+            assert seen.blocks[0].has_bad
+            assert kept(watch, seen) == []
 
 
 def test_a_choice_that_fails_harms_nothing(native, graph, caplog):
@@ -440,8 +463,7 @@ def test_memory_stays_as_it_is(observer, graph):
             for _ in range(count):
                 run(session, watch, y)
             gc.collect()
-            with open("/proc/self/statm") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            return resident()
 
         count = 300 if observer.name == "native" else 30
         before = runs(count // 3)
@@ -569,6 +591,53 @@ def test_functions_are_watched_without_being_traced_again(native):
     assert len(watch.graphs) == 2
 
 
+def test_loops_and_branches_that_are_not_lowered_are_functions_too(native, monkeypatch):
+    from tensorflow.python.ops import control_flow_util_v2
+
+    monkeypatch.setattr(control_flow_util_v2, "maybe_set_lowering_attr", lambda *arguments: None)
+
+    def loop(x):
+        def body(i, y):
+            return i + 1, tf.cond(y > 3, lambda: tf.multiply(y, 10.0, name="ten"), lambda: y * 2.0)
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    def tens(seen):
+        found = records(watch, seen)
+        return [maximum(pills) for name, pills in found.items() if name.endswith(("ten:0", "ten_0:0"))]
+
+    watch = native.watch(PILLS, everything)
+    result, seen = call(watch, tf.function(loop), tf.constant(1.0))
+    assert result.numpy() == 40
+    assert tens(seen) == [[40]]
+    with tf.Graph().as_default():
+        last = loop(fed(np.float32(1)))
+        with v1.Session() as session:
+            watch = native.watch(PILLS, everything)
+            for _ in range(2):
+                assert session.run(last, all_fed()) == 40
+                value, seen = run(session, watch, last)
+                assert value == 40
+                assert tens(seen) == [[40]]
+
+
+def test_the_innermost_of_two_watches_sees_a_call(native):
+    @tf.function
+    def f(x):
+        return tf.exp(x, name="e")
+
+    outer, inner = native.watch(PILLS, everything), native.watch(PILLS, everything)
+    first, second = outer.arm(), inner.arm()
+    with first.functions():
+        f(tf.zeros([2]))
+        with second.functions():
+            f(tf.ones([2]))
+        f(tf.zeros([2]))
+    f(tf.zeros([2]))
+    assert maximum(records(outer, first.finish())["e:0"]) == [1, 1]
+    assert maximum(records(inner, second.finish())["e:0"]) == pytest.approx([np.e])
+
+
 def test_functions_that_are_watched_draw_the_same_random_numbers(native):
     function_calls.follow()
 
@@ -584,6 +653,29 @@ def test_functions_that_are_watched_draw_the_same_random_numbers(native):
         return [(call(watch, step, x)[0] if watched else step(x)).numpy().tolist() for watched in pattern]
 
     assert draw([True, False, False, True, True]) == draw([False] * 5)
+
+
+def test_watches_that_are_over_are_forgotten_by_functions(native):
+    weights = tf.ones([512, 512])
+
+    @tf.function
+    def f(x):
+        for _ in range(20):
+            x = tf.tanh(tf.matmul(x, weights))
+        return x
+
+    def watched(times):
+        for _ in range(times):
+            watch = native.watch(PILLS, everything)
+            _, seen = call(watch, f, weights)
+            assert seen.blocks
+            watch.close()
+            del watch, seen
+        gc.collect()
+        return resident()
+
+    before = watched(20)
+    assert watched(60) - before < 8 << 20
 
 
 def test_a_model_of_keras(native):

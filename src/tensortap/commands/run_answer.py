@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
-from tensortap.commands.run_summary import add_advice, summary_page
+from tensortap.commands.run_summary import add_advice, count, summary_page
 from tensortap.frameworks import FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
+from tensortap.suggest import alternatives
 
 if TYPE_CHECKING:
     from tensortap.analyze.findings import Finding, Report
@@ -228,10 +229,15 @@ class Answerer:
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
+        if not seen.runs and seen.checked:
+            steps = f" in {count(seen.steps, 'step')}" if seen.steps else ""
+            calls = count(seen.checked, "call")
+            self.say(f"no bad value in what {calls} of compiled functions{steps} returned")
+            return
         if not seen.runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)
             why = (
-                f"it used no {' or '.join(each.title for each in FRAMEWORKS)}. If it starts the program that does, "
+                f"it used no {alternatives([each.title for each in FRAMEWORKS])}. If it starts the program that does, "
                 "write `tensortap run` before that one"
                 if used is None
                 else used.loop_advice

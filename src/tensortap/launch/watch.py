@@ -103,6 +103,7 @@ class Seen:
         skipped: steps that a gradient scaler left out, because gradients were infinite.
         left_out: updates that were left out because gradients were bad, as was asked for.
         elsewhere: steps in threads other than the one that is watched.
+        checked: calls of compiled functions of which only the results were looked at.
         records: records made.
         tensors: different tensors, as far as they were counted.
         suspected: runs in which something bad was new.
@@ -116,6 +117,7 @@ class Seen:
     skipped: int = 0
     left_out: int = 0
     elsewhere: int = 0
+    checked: int = 0
     records: int = 0
     tensors: int = 0
     suspected: int = 0

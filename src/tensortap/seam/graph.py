@@ -34,6 +34,7 @@ GLOBAL_STEP = "global_step:0"
 """What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
 
 _RUNS_REMEMBERED = 8
+_FORMS_REMEMBERED = 8
 """Programs go through a few kinds of runs in turn, such as rollouts and updates."""
 
 
@@ -95,6 +96,8 @@ class Graph:
         # By identity: a recorded node, and what became of it. No pairs, which the garbage collector would look at.
         self._seen: dict[int, Node] = {}
         self._settled: dict[int, Node] = {}
+        self._forms: dict[str, deque[Node]] = {}
+        """By name: what became of its nodes lately, if that was not always the same."""
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -275,11 +278,26 @@ class Graph:
             and before.attributes is known.attributes
         ):
             return before, False
-        settled = node if known is None else _merged(known, node)
+        settled, is_new = self._form_of(node, known)
         if len(self._settled) > 4 * len(self._nodes) + _FEW:
             self._seen.clear()
             self._settled.clear()
         self._seen[id(node)], self._settled[id(node)] = node, settled
+        return settled, is_new
+
+    def _form_of(self, node: Node, known: Node | None) -> tuple[Node, bool]:
+        if known is None:
+            return node, True
+        settled = _merged(known, node)
+        if settled is known:
+            return known, False
+        forms = self._forms.get(node.name)
+        if forms is None:
+            forms = self._forms[node.name] = deque([known], maxlen=_FORMS_REMEMBERED)
+        for form in forms:
+            if form == settled:  # engines build such nodes anew, now and then
+                return form, False
+        forms.append(settled)
         return settled, True
 
     def forget(self) -> None:
@@ -290,6 +308,7 @@ class Graph:
             self._nodes.update((name, derived.node) for name, derived in self._derived.items())
             self._seen.clear()
             self._settled.clear()
+            self._forms.clear()
             self._last_recorded.clear()
             self.version += 1
 

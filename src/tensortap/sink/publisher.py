@@ -81,19 +81,12 @@ class Publisher:
         self._plan, urls = plan_watches(debug_options.debug_tensor_watch_opts)
         if debug_options.reset_disk_byte_usage:
             process_meter().reset()
-        if debug_options.global_step >= 0:
-            run_info = replace(run_info, global_step=debug_options.global_step)
-        self.info = run_info
+        self._step = debug_options.global_step
+        self._open_sink = open_sink
+        self._urls = urls
         # A file URL names the run; what is before it, or any other URL, stays the same for a session.
         self._session = tuple(url.rpartition("/")[0] if "/run_" in url else str(url) for url in urls)
-        self._sinks: list[Sink] = []
-        try:
-            for url in urls:
-                self._sinks.append(open_sink(url, run_info))
-        except BaseException:
-            for sink in self._sinks:
-                sink.close()
-            raise
+        self._open(run_info)
         self._interactive = [_as_interactive(each) for each in self._sinks]
         foreseen = tuple(known_nodes)
         for position, interactive in enumerate(self._interactive):
@@ -108,13 +101,35 @@ class Publisher:
         self.breakpoints = frozenset[str]().union(
             *(each.breakpoints() for each in self._interactive if each is not None)
         )
+        self._lock = threading.Lock()
+        for text, reason in self._plan.left_out:
+            notices.warn(("left out", text), "The debug op %r is left out, as tolerated: %s", text, reason)
+
+    def _open(self, run_info: RunInfo) -> None:
+        if self._step >= 0:
+            run_info = replace(run_info, global_step=self._step)
+        self.info = run_info
+        self._sinks: list[Sink] = []
+        try:
+            for url in self._urls:
+                self._sinks.append(self._open_sink(url, run_info))
+        except BaseException:
+            for sink in self._sinks:
+                sink.close()
+            raise
         self._muted = [0] * len(self._sinks)
         self._failed = [0] * len(self._sinks)
         self._timestamp = 0
-        self._lock = threading.Lock()
         self._finished = False
-        for text, reason in self._plan.left_out:
-            notices.warn(("left out", text), "The debug op %r is left out, as tolerated: %s", text, reason)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the run is over and another one, watched alike, may go to the same places."""
+        return self._finished and not any(self._interactive)
+
+    def begin_next(self, run_info: RunInfo) -> None:
+        """Take the records of another run that is watched alike: sinks are opened for it, all else stays."""
+        self._open(run_info)
 
     @property
     def sinks(self) -> Sequence[Sink]:

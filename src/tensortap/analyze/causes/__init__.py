@@ -18,9 +18,11 @@ from tensortap.analyze.causes import (
     division,
     domain,
     gradient,
+    indexing,
     infinities,
     matrices,
     normalisation,
+    optimizer,
     overflow,
     reduction,
 )
@@ -40,6 +42,7 @@ RULES: Sequence[Rule] = (
     rule("", arrival.arrived, "not-looked-at bad-input bad-state bad-parameter received"),
     rule(" ".join(sorted(UNWRITTEN)), arrival.never_written, "uninitialised"),
     rule("", arrival.overwritten, "overwritten"),
+    rule("index", indexing.out_of_bounds, "index-out-of-bounds"),
     rule("log log2 log10 log1p xlogy", domain.logarithm, "log-of-negative log-of-zero", is_elementwise=True),
     rule(
         "div mul reciprocal pow masked_fill sub",
@@ -47,7 +50,7 @@ RULES: Sequence[Rule] = (
         "equal-singular-values equal-eigenvalues",
     ),
     rule(
-        "div mul reciprocal pow rsqrt masked_fill distance_backward",
+        "div mul reciprocal pow rsqrt masked_fill distance_backward sqrt_backward rsqrt_backward",
         gradient.gradient_at_zero,
         _AT_ZERO,
         is_elementwise=True,
@@ -58,7 +61,12 @@ RULES: Sequence[Rule] = (
         f"division-by-zero epsilon-too-small overflow {_FACTORS}",
         is_elementwise=True,
     ),
-    rule("fused_adam", division.fused_optimizer, "epsilon-too-small", is_elementwise=True),
+    rule(
+        optimizer.UPDATES,
+        optimizer.update,
+        "epsilon-too-small infinite-learning-rate overflow",
+        is_elementwise=True,
+    ),
     rule(
         "sqrt rsqrt",
         domain.root,
@@ -93,6 +101,11 @@ RULES: Sequence[Rule] = (
     ),
     rule("to_copy to copy type_as", overflow.cast, "cast-overflow", is_elementwise=True),
     rule("softmax log_softmax", attention.softmax, "fully-masked-row softmax-of-infinity"),
+    rule(
+        "cross_entropy",
+        attention.cross_entropy,
+        "masked-target fully-masked-row softmax-of-infinity",
+    ),
     rule("attention", attention.attention, f"fully-masked-row overflow {_MET}"),
     rule(
         "nll_loss picked_loss binary_cross_entropy kl_div gather",
@@ -130,7 +143,7 @@ RULES: Sequence[Rule] = (
         overflow.scattered_sum,
         "overflow",
     ),
-    rule("norm mse_loss var std", overflow.squares, "overflow"),
+    rule("norm mse_loss var std squared_difference", overflow.squares, "overflow"),
 )
 """The first rule that has something to say is believed, so special rules stand before general ones."""
 

@@ -7,7 +7,7 @@ from tensortap.analyze.causes.overflow import product
 from tensortap.analyze.causes.words import count
 from tensortap.analyze.findings import Cause
 
-__all__ = ["attention", "softmax"]
+__all__ = ["attention", "cross_entropy", "softmax"]
 
 
 def softmax(case: Case) -> Cause | None:
@@ -38,6 +38,19 @@ def softmax(case: Case) -> Cause | None:
             "softmax-of-infinity", f"{case.word} of +inf: {count(given.pos_inf, given.elements, '+inf')}."
         )
     return None
+
+
+def cross_entropy(case: Case) -> Cause | None:
+    """The same in a loss that takes scores: of a class that is masked, the loss is infinite."""
+    scores = case.health(0)
+    if scores is not None and scores.neg_inf and case.out.pos_inf and not case.out.nan:
+        return Cause(
+            "masked-target",
+            f"The loss picks a class whose score is −inf: {count(scores.neg_inf, scores.elements, '−inf')} in "
+            f"{case.arguments[0]}.",
+            advice="A target is masked out; mask the loss at these places, or mask with a large negative number.",
+        )
+    return softmax(case)
 
 
 def attention(case: Case) -> Cause | None:

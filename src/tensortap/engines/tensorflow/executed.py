@@ -25,7 +25,7 @@ from tensortap.records import Node, TensorSpec
 __all__ = ["KnownGraph", "Origins", "missing_reason"]
 
 _ARGUMENT = re.compile(r"^_arg_(.+)_\d+_\d+$")
-_RENUMBERED = re.compile(r"(?:_\d+|/_\d+|__cf__\d+)+$")
+_RENUMBERED = re.compile(r"(?:/unary_ops_composition)?(?:_\d+|/_\d+|__cf__\d+)*$")
 _BRANCH = re.compile(r"^(.+?)/(body|cond|then|else)/_\d+/(.+)$")
 _BRANCHES = re.compile(r"/(body|cond|then|else)/_\d+(?=/)")
 _ATTRIBUTES = {"body": "body", "cond": "cond", "then": "then_branch", "else": "else_branch"}
@@ -120,6 +120,7 @@ class KnownGraph:
         found = [origins.find(each.name, body, prefix) for each in executed.nodes]
         self._names = _names(executed, found, body is not None)
         self._taps = {f"^{each.name}" for each in executed.nodes if each.op == _TAP}
+        self._returning = {each.name for each in executed.nodes if each.op.endswith("NextIteration")}
         self.nodes: list[Node | None] = []
         for each, origin in zip(executed.nodes, found, strict=True):
             without = each.op in _WITHOUT_VALUE or (origin is None and not each.dtypes)
@@ -132,12 +133,14 @@ class KnownGraph:
         }
 
     def _node(self, each: ExecutedNode, origin: tuple[Any, Node, str] | None) -> Node:
-        inputs = tuple(self._tensor(name) for name in each.inputs if not name.startswith("^"))
-        control = tuple(
-            self._names.get(name[1:], name[1:])
-            for name in each.inputs
-            if name.startswith("^") and name not in self._taps
+        # What comes back to the head of a loop is no input of what is before it: a graph has no cycles then.
+        returning = [name for name in each.inputs if name.rpartition(":")[0] in self._returning]
+        inputs = tuple(
+            self._tensor(name) for name in each.inputs if not name.startswith("^") and name not in returning
         )
+        after = [name[1:] for name in each.inputs if name.startswith("^") and name not in self._taps]
+        after += [name.rpartition(":")[0] for name in returning]
+        control = tuple(self._names.get(name, name) for name in after)
         op_type = _plain_type(each.op)
         if origin is None:
             specs = tuple(TensorSpec(dtype, ()) for dtype in each.dtypes)
@@ -259,7 +262,7 @@ def missing_reason(graph: TensorFlowGraph, name: str, known: Iterable[KnownGraph
             kind = executed[user.name].op
             if kind == "Const" and user.type != "Const":
                 return f"it was folded into the constant {user.name!r}"
-            if kind != user.type and "Fused" in kind:
+            if kind != user.type and ("Fused" in kind or "Composition" in kind):
                 return f"it was fused into {user.name!r} ({_plain_type(kind)})"
             return f"TensorFlow's optimiser removed it; {user.name!r} was computed without it"
     return "nothing that was fetched needs it, so it was pruned"

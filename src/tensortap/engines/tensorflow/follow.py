@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,7 @@ class Follower:
         self._given_up = False
         self._effects: dict[tuple[int, ...], bool] = {}
         self._replaced: list[tuple[Any, str, Any, Any]] = []
-        self._trains: dict[int, bool] = {}
+        self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._compiled_told = False
 
     def install(self) -> None:
@@ -126,9 +127,9 @@ class Follower:
             )
         if function._run_functions_eagerly:
             return False
-        known = self._trains.get(id(function))
+        known = self._trains.get(function)
         if known is None and function._list_all_concrete_functions():
-            known = self._trains[id(function)] = self._functions.graph.add(function)
+            known = self._trains[function] = self._functions.graph.add(function)
         return known is not False
 
     # --- runs --------------------------------------------------------------------------------------
@@ -192,10 +193,10 @@ class Follower:
                     if asked is not None and asked.options is not None:
                         options.merge_from(asked.options)
                 if options.debug_options.debug_tensor_watch_opts:
-                    if self._trains.get(id(function)) is None:
+                    if self._trains.get(function) is None:
                         function.get_concrete_function(*args, **kwargs)
-                        self._trains[id(function)] = self._functions.graph.add(function)
-                    if self._trains[id(function)]:
+                        self._trains[function] = self._functions.graph.add(function)
+                    if self._trains[function]:
                         self._functions.graph.add(function)
                         run = self._functions.begin_watched(getattr(function, "_name", ""), (), options)
                         run.open()
@@ -220,11 +221,13 @@ class Follower:
     def _after_call(self, function: Any, run: Any, context: Any) -> None:
         self._functions.graph.add(function)  # it may have been traced again
         run.finish()
-        self._functions.global_step += 1
-        self._watch.seen.steps += 1
+        before = self._functions.global_step
+        if self._functions.graph.trains:
+            self._functions.global_step += 1
+            self._watch.seen.steps += 1
         metadata = RunMetadata(nodes=run.nodes)
         for hook in self._watch.hooks:
-            hook.after_run(context, SessionRunValues(self._functions.global_step - 1, RunOptions(), metadata))
+            hook.after_run(context, SessionRunValues(before, RunOptions(), metadata))
 
     def _stop_if_bad(self) -> None:
         """End the program if that is wanted and there is reason to."""

@@ -31,11 +31,13 @@ class FunctionGraph(TensorFlowGraph):
         self._titles: dict[str, str] = {}
         self.called: list[str] = []
         """What the function that is being called has been traced to."""
+        self.trains = False
+        """Whether it computes gradients and applies something."""
         super().__init__(tf.Graph())
 
     def add(self, function: Any) -> bool:
         """Take in what a `tf.function` was traced to so far; whether any of it writes to a variable."""
-        writes = False
+        writes = self.trains = False
         self.called = []
         for concrete in function._list_all_concrete_functions():
             name = concrete.function_def.signature.name
@@ -45,15 +47,21 @@ class FunctionGraph(TensorFlowGraph):
 
     def _add_body(self, body: Any, name: str) -> bool:
         known = self._bodies.get(name)
-        if known is body:
-            return bool(getattr(body, "_tensortap_writes", False))
+        if known is not None and known is body:
+            self.trains |= body._tensortap_facts[1]
+            return bool(body._tensortap_facts[0])
         self._bodies[name] = body
-        writes = any(_WRITES.match(op.type) for op in body.get_operations())
+        ops = body.get_operations()
+        writes = any(_WRITES.match(op.type) for op in ops)
+        trains = any("gradient_tape/" in op.name or "Apply" in op.type for op in ops)
         for nested, atomic in body._functions.items():
-            inner = getattr(atomic, "graph", None)
+            inner: Any = getattr(atomic, "graph", None)
             if inner is not None:
-                writes |= self._add_body(inner, nested if isinstance(nested, str) else nested.decode())
-        body._tensortap_writes = writes
+                name = nested if isinstance(nested, str) else nested.decode()
+                writes |= self._add_body(inner, name)
+                trains |= inner._tensortap_facts[1]
+        body._tensortap_facts = writes, trains
+        self.trains |= writes and trains
         return writes
 
     def function(self, name: str) -> Any:

@@ -1,9 +1,10 @@
 """Our hooks in monitored sessions of TensorFlow's own, and TensorFlow's sessions in ours.
 
 TensorFlow calls a hook with its own sessions, contexts and values, and owns the run between `before_run` and
-`after_run`. A hook of ours gets our session, context and values instead; what it asks for is resolved as in our sessions, and given
-to TensorFlow as tensors, ops and protobuf messages. A watched run is armed in `before_run`. It ends in the first
-`after_run`; if that is never called, because the run failed, in the next `before_run` or when the session is closed.
+`after_run`. A hook of ours gets our session, context and values instead; what it asks for is resolved as in our
+sessions, and given to TensorFlow as tensors, ops and protobuf messages. A watched run is armed in `before_run`. It ends
+in the first `after_run`; if that is never called, because the run failed, in the next `before_run` or when the session
+is closed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class HostedRun:
         self.requests: dict[int, Request] = {}
         self.metadata: RunMetadata | None = None
         self.options = RunOptions()
-        self.watched: WatchedRun | None = None
+        self._watched: list[WatchedRun] = []  # one for each hook that watches
         self._session = session
         self._step: int | None = None
 
@@ -101,26 +102,25 @@ class HostedRun:
         message = options_to_message(alone)
         if not wants_values(alone):
             return message
-        if self.watched is None:
-            asked = self.theirs.original_args
-            keys = [str(getattr(key, "name", key)) for key in asked.feed_dict or ()]
-            self.watched = self._session.begin_watched(asked.fetches, keys, alone)
-        else:
-            self.watched.add(alone)
-        return self.watched.merged_into(message)
+        asked = self.theirs.original_args
+        keys = [str(getattr(key, "name", key)) for key in asked.feed_dict or ()]
+        run = self._session.begin_watched(asked.fetches, keys, alone)
+        self._watched.append(run)
+        run.open()
+        return run.merged_into(message)
 
     def finish(self, error: BaseException | None, native: Any = None) -> None:
         """The run is over."""
-        if self.watched is not None:
-            self.watched.finish(error, native)
-            self._session.faults += self.watched.faults
+        for run in self._watched:
+            run.finish(error, native)
+            self._session.faults += run.faults
 
     def values_for(self, hook: Any, theirs: Any) -> SessionRunValues:
         """What the run gave to a hook."""
         if self.metadata is None:
             self.finish(None, theirs.run_metadata)
             self.metadata = RunMetadata(native=theirs.run_metadata)
-            self.metadata.nodes[:] = [] if self.watched is None else self.watched.nodes
+            self.metadata.nodes[:] = self._watched[0].nodes if self._watched else []
             if self.options.trace_level > TraceLevel.NO_TRACE:
                 self.metadata.profile = profile_of(theirs.run_metadata, self._session.graph)
         request = self.requests.get(id(hook))

@@ -1,13 +1,13 @@
 """One run that is watched, from before it begins until its records have been handed over.
 
-In our sessions the run is between two lines of `Session.run`. In a monitored session of TensorFlow's own, every hook is
-asked in `before_run` and told in `after_run`, and what several hooks want of one run is one watched run: each that asks
-has it armed anew.
+In our sessions the run is between two lines of `Session.run`. In a monitored session of TensorFlow's own, a hook is
+asked in `before_run` and told in `after_run`; each that watches has a `WatchedRun` of its own.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ class WatchedRun:
     Args:
         session: whose run it is.
         info: what is known of it.
-        options: what it is watched for; more can be added until it begins.
+        options: what it is watched for.
     """
 
     def __init__(self, session: Watchable, info: RunInfo, options: RunOptions) -> None:
@@ -135,24 +135,14 @@ class WatchedRun:
         self.info = info
         self._options = options
         self._publisher: Publisher | None = None
-        self._armed: Armed | None = None
-        self._watched: PlanWatch
+        self._watched: PlanWatch = session.watches.of(options)
         self._lock = threading.Lock()
         self.nodes: list[Node] = []
         self.faults = 0
-        self._arm()
-
-    def add(self, options: RunOptions) -> None:
-        """Watch for what another hook asks, too."""
-        if wants_values(options):
-            self._options.merge_from(options)
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._armed is not None:
-            self._armed.finish()
-        self._watched = self._session.watches.of(self._options)
-        self._armed = self._watched.watch.arm()
+        self._delivering = threading.Lock()
+        self._graphs: set[int] = set()
+        self._watched.on_full[id(self)] = lambda: _drain_soon(self)
+        self._armed: Armed | None = self._watched.watch.arm()
 
     def open(self) -> None:
         """Open the sinks; a mistake in the watches raises here."""
@@ -183,18 +173,19 @@ class WatchedRun:
         if armed is None:
             return
         try:
-            seen = armed.finish(metadata)
+            self._watched.on_full.pop(id(self), None)
+            with self._delivering:
+                seen = armed.finish(metadata)
             self.faults += seen.faults
             publisher = self.publisher()
-            graphs: set[int] = set()
             for block in seen.blocks:
-                self._deliver(block, publisher, graphs)
+                self._deliver(block, publisher)
             if publisher is not None:
                 self._watched.delivery(publisher).count_muted(seen.muted, publisher)
                 if seen.dropped:
                     for sink in publisher.sinks:
                         sink.counts.drop("values of the run did not fit into memory", seen.dropped)
-            self.nodes = self._executed(graphs)
+            self.nodes = self._executed(self._graphs)
             self._close(publisher, error)
         except Exception:
             self.faults += 1
@@ -202,8 +193,19 @@ class WatchedRun:
                 "tensortap failed to record a run of TensorFlow; the run is not affected.", exc_info=True
             )
 
-    def _deliver(self, block: Block, publisher: Publisher | None, graphs: set[int]) -> None:
-        graphs.update(self._watched.watch.tensors[number].graph for number in set(block.rows["key"].tolist()))
+    def drain(self) -> None:
+        """Hand over what is there already, so that the values of a large run need not all be in memory."""
+        armed = self._armed
+        if armed is not None:
+            with self._delivering:
+                publisher = self.publisher()
+                for block in armed.take():
+                    self._deliver(block, publisher)
+
+    def _deliver(self, block: Block, publisher: Publisher | None) -> None:
+        self._graphs.update(
+            self._watched.watch.tensors[number].graph for number in set(block.rows["key"].tolist())
+        )
         if publisher is not None:
             self._watched.delivery(publisher).deliver(block, publisher)
         if self._options.taps:
@@ -230,3 +232,29 @@ class WatchedRun:
 
     def _reason(self, name: str) -> str:
         return missing_reason(self._session.graph, name, self._known) if name in self._session.graph else ""
+
+
+_full: queue.SimpleQueue[WatchedRun] = queue.SimpleQueue()
+_drains: threading.Thread | None = None
+_starting = threading.Lock()
+
+
+def _drain_soon(run: WatchedRun) -> None:
+    """Have a run drained by a thread of ours: who tells us is in the middle of an op."""
+    global _drains
+    _full.put(run)
+    with _starting:
+        if _drains is None:
+            _drains = threading.Thread(target=_drain, name="tensortap-drain", daemon=True)
+            _drains.start()
+
+
+def _drain() -> None:
+    while True:
+        run = _full.get()
+        try:
+            run.drain()
+        except Exception:
+            run.faults += 1
+            log.warning("tensortap failed to take values of a run; the run is not affected.", exc_info=True)
+        del run

@@ -59,7 +59,8 @@ class PlanWatch:
         self._taps = taps
         self._known: dict[int, KnownGraph] = {}
         self._lock = threading.Lock()
-        self._on_full: list[Callable[[], None]] = []
+        self.on_full: dict[int, Callable[[], None]] = {}
+        """What to call when blocks can be taken, by run: in a thread of the runtime."""
         self.lanes: list[Lane] = []
         self.lane_of: dict[DebugOp, int] = {}
         self.value_lane: int | None = None
@@ -71,7 +72,9 @@ class PlanWatch:
                 self.lane_of[op] = self._value_lane()
         if taps:
             self._value_lane()
-        self.watch: Watch = observer.watch(self.lanes, self._choose, keep_bad=keep_bad)
+        self.watch: Watch = observer.watch(
+            self.lanes, self._choose, keep_bad=keep_bad, on_full=self._blocks_are_full, graph=graph.tf_graph
+        )
         self._deliveries: dict[int, tuple[KeyTable, Delivery]] = {}
 
     def _value_lane(self) -> int:
@@ -79,6 +82,10 @@ class PlanWatch:
             self.value_lane = len(self.lanes)
             self.lanes.append(Lane(Kind.VALUE))
         return self.value_lane
+
+    def _blocks_are_full(self) -> None:
+        for take in tuple(self.on_full.values()):
+            take()
 
     def _choose(self, executed: ExecutedGraph) -> npt.ArrayLike:
         """Which tensors of a graph that is about to be executed go into which lanes."""

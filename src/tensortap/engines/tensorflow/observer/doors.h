@@ -1,10 +1,10 @@
 // The two doors through which graphs come before they are executed.
 //
-// Sessions: TensorFlow has every graph that is run with debug options decorated. Ours are debug options that name a recorder;
-// all others are passed on to TensorFlow's own debugger.
+// Sessions: TensorFlow has every graph that is run with debug options decorated. Ours are debug options that name a
+// recorder; all others are passed on to TensorFlow's own debugger.
 //
-// Functions: a call names the type of its executor. Ours has two executors inside, that of TensorFlow for a call that nobody
-// watches, and one with taps, which share the operations that have a state, such as random generators.
+// Functions: a call names the type of its executor. Ours has two executors inside, that of TensorFlow for a call that
+// nobody watches, and one with taps; they share the operations that have a state, such as random generators.
 #pragma once
 
 #include "functions.h"
@@ -15,7 +15,7 @@ namespace tensortap {
 
 constexpr const char* kWatchPrefix = "tensortap:";
 
-// The recorder that a debug option names, or null if it is not one of ours.
+// Whether a debug option names a recorder.
 inline bool is_ours(const tf::DebugTensorWatch& watch) { return begins_with(watch.node_name(), kWatchPrefix); }
 
 class Decorator : public tf::DebugGraphDecoratorInterface {
@@ -26,7 +26,7 @@ class Decorator : public tf::DebugGraphDecoratorInterface {
     for (const auto& watch : options.debug_tensor_watch_opts()) {
       if (!is_ours(watch)) {
         *rest.add_debug_tensor_watch_opts() = watch;
-      } else if (auto recorder = recorders().find(std::stoll(watch.node_name().substr(std::strlen(kWatchPrefix))))) {
+      } else if (auto recorder = recorders().find(std::atoll(watch.node_name().c_str() + std::strlen(kWatchPrefix)))) {
         recorders_.push_back(std::move(recorder));
       }
     }
@@ -50,8 +50,8 @@ class Decorator : public tf::DebugGraphDecoratorInterface {
   std::unique_ptr<tf::DebugGraphDecoratorInterface> theirs_;
 };
 
-// TensorFlow keeps its factory to itself and hands it to nobody, but replaces it on demand. An explicit instantiation may name
-// what is private: that is how we learn what to pass the debug options of others on to.
+// TensorFlow shows its factory to nobody, but replaces it on demand. An explicit instantiation may name what is
+// private: that is how we learn whom to pass the debug options of others on to.
 template <tf::DebugGraphDecoratorFactory** kMember>
 struct Reveal {
   friend tf::DebugGraphDecoratorFactory* registered_factory() { return *kMember; }

@@ -127,14 +127,13 @@ class Reading:
     ) -> None:
         """See bad_values.py for what counts as made."""
         node = dumped.tensor.rpartition(":")[0]
-        inputs = {
-            name: self.paths[name].value()
-            for name in graph.inputs[node]
-            if name in self.paths and not graph.is_unreadable(name)
-        }
+        names = [name for name in graph.inputs[node] if not graph.is_unreadable(name)]
+        if not names or any(name not in self.paths for name in names):
+            return  # it came in or was drawn, or it cannot be said what it was made of
+        inputs = {name: self.paths[name].value() for name in names}
         inherited = 0
         for each in inputs.values():
-            inherited |= 0 if each.dtype == object else kinds_of(kernel.summary(each))
+            inherited |= kinds_of(kernel.summary(each))
         made = found & KIND_NAN & ~inherited if inherited else found
         before = self.shown.get(node, 0)
         if not made & ~before or self.kept >= self.keep_bad:

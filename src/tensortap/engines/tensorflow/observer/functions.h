@@ -92,24 +92,28 @@ class SwitchingExecutor : public tf::Executor {
   absl::Status initialize() { return new_plain_executor(SharedKernels::params_for(shared_), graph_, &plain_); }
 
  private:
-  void RunAsyncInternal(const Args& args, DoneCallback done) override { choose().RunAsync(args, std::move(done)); }
-
-  tf::Executor& choose() {
+  void RunAsyncInternal(const Args& args, DoneCallback done) override {
     const std::shared_ptr<Recorder>& recorder = always_ != nullptr ? always_ : armed_here;
-    if (recorder == nullptr || !recorder->is_armed()) return *plain_;
+    auto tapped = recorder == nullptr || !recorder->is_armed() ? nullptr : executor_for(recorder);
+    if (tapped == nullptr) return plain_->RunAsync(args, std::move(done));
+    // It may be forgotten while it runs.
+    tapped->RunAsync(args, [tapped, done = std::move(done)](const absl::Status& status) { done(status); });
+  }
+
+  // The one with taps of a recorder, made when it is first used; null if that cannot be done.
+  std::shared_ptr<tf::Executor> executor_for(const std::shared_ptr<Recorder>& recorder) {
     std::lock_guard<std::mutex> hold(lock_);
-    auto& tapped = tapped_[recorder->id];
-    if (tapped == nullptr) {
-      tf::Graph copy(graph_.flib_def());
-      copy.Copy(graph_);
-      watch_graph(&copy, device_, recorder, function_);
-      if (!new_plain_executor(SharedKernels::params_for(shared_), copy, &tapped).ok()) {
-        tapped.reset();
-        recorder->fault();
-        return *plain_;
-      }
+    const auto found = tapped_.find(recorder->id);
+    if (found != tapped_.end()) return found->second;
+    for (auto each = tapped_.begin(); each != tapped_.end();) {
+      each = recorders().find(each->first) == nullptr ? tapped_.erase(each) : std::next(each);
     }
-    return *tapped;
+    tf::Graph copy(graph_.flib_def());
+    copy.Copy(graph_);
+    watch_graph(&copy, device_, recorder, function_);
+    std::unique_ptr<tf::Executor> executor;
+    if (!new_plain_executor(SharedKernels::params_for(shared_), copy, &executor).ok()) recorder->fault();
+    return tapped_[recorder->id] = std::move(executor);
   }
 
   const std::shared_ptr<SharedKernels> shared_;
@@ -119,7 +123,7 @@ class SwitchingExecutor : public tf::Executor {
   const std::shared_ptr<Recorder> always_;  // of what a watched graph calls
   std::unique_ptr<tf::Executor> plain_;
   std::mutex lock_;
-  std::map<int64_t, std::unique_ptr<tf::Executor>> tapped_;
+  std::map<int64_t, std::shared_ptr<tf::Executor>> tapped_;
 };
 
 class SwitchingFactory : public tf::ExecutorFactory {
@@ -152,6 +156,13 @@ inline std::string executor_type(const std::string& function, int64_t recorder) 
   return type;
 }
 
+// Operations that execute functions whose executors are named with the function. (Those of tf.data, such as the loop
+// over a dataset inside a function, ask for executors of their own, and are not seen.)
+inline bool runs_functions(const std::string& op) {
+  return op == "While" || op == "StatelessWhile" || op == "If" || op == "StatelessIf" || op == "Case" ||
+         op == "StatelessCase";
+}
+
 // Has the functions that a graph calls executed by executors that watch them too.
 inline void watch_calls(tf::Graph* graph, int64_t recorder) {
   for (tf::Node* node : graph->op_nodes()) {
@@ -162,17 +173,24 @@ inline void watch_calls(tf::Graph* graph, int64_t recorder) {
       if (!tf::GetNodeAttr(node->attrs(), "f", &function).ok()) continue;
       if (tf::GetNodeAttr(node->attrs(), "executor_type", &type).ok() && !type.empty()) continue;
       node->AddAttr("executor_type", executor_type(function.name(), recorder));
-    } else if (op == "While" || op == "StatelessWhile" || op == "If" || op == "StatelessIf") {
-      bool is_changed = false;
-      for (const char* attribute : {"cond", "body", "then_branch", "else_branch"}) {
-        tf::NameAttrList function;
-        if (!tf::GetNodeAttr(node->attrs(), attribute, &function).ok() || function.name().empty()) continue;
-        (*function.mutable_attr())["_executor"].set_s(executor_type(function.name(), recorder));
-        node->AddAttr(attribute, function);
-        is_changed = true;
+    } else if (runs_functions(op)) {
+      const auto attributes = node->def().attr();  // a copy: what follows changes them
+      for (auto [name, value] : attributes) {
+        const auto name_executor = [recorder](tf::NameAttrList* function) {
+          (*function->mutable_attr())["_executor"].set_s(executor_type(function->name(), recorder));
+        };
+        if (value.has_func()) {
+          name_executor(value.mutable_func());
+        } else if (value.has_list() && value.list().func_size() > 0) {
+          for (auto& function : *value.mutable_list()->mutable_func()) name_executor(&function);
+        } else {
+          continue;
+        }
+        node->ClearAttr(name);
+        node->AddAttr(name, value);
       }
       // A session shares operations with a state by their names; this one is not the same any more.
-      if (is_changed && node->op_def().is_stateful()) node->set_name(graph->NewName(node->name() + "/tensortap"));
+      if (node->op_def().is_stateful()) node->set_name(graph->NewName(node->name() + "/tensortap"));
     }
   }
 }

@@ -1,8 +1,8 @@
 // Adds taps to a graph that is about to be executed.
 //
-// A tap is executed after the node it looks at and before everything that uses what the node has made. So it sees the value
-// that the program sees, also of variables that are written in place; memory can be reused as if nobody had looked, as the
-// tap has let go of it by then; and the runtime has no reason to send the next operation to another thread.
+// A tap is executed after the node it looks at and before everything that uses what the node has made. So it sees the
+// value that the program sees, also of variables that are written in place; memory can be reused as if nobody had
+// looked, as the tap has let go of it by then; and the runtime has no reason to send the next operation to another thread.
 #pragma once
 
 #include <string>
@@ -79,7 +79,8 @@ class Instrument {
       def->set_device(node->assigned_device_name());
       *def->mutable_experimental_debug_info() = node->def().experimental_debug_info();
       for (const auto& [name, value] : node->def().attr()) {
-        if (!value.has_tensor() || value.tensor().ByteSizeLong() <= kLargeConstant) (*def->mutable_attr())[name] = value;
+        if (value.has_tensor() && value.tensor().ByteSizeLong() > kLargeConstant) continue;
+        (*def->mutable_attr())[name] = value;
       }
       std::vector<const tf::Edge*> inputs(size_t(node->num_inputs()));
       for (const tf::Edge* edge : node->in_edges()) {

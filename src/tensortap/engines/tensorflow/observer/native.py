@@ -216,6 +216,10 @@ class Recorder:
         weakref.finalize(self, native.tt_delete_recorder, self.handle)
 
 
+_here = threading.local()
+"""The recorder of the functions that this thread calls."""
+
+
 class NativeArmed(Armed):
     """A run, and the recorder that is its own until it is finished."""
 
@@ -247,11 +251,13 @@ class NativeArmed(Armed):
         if recorder is None:
             yield
             return
+        outer, _here.recorder = getattr(_here, "recorder", None), recorder
         self._native.tt_watch_functions(recorder.handle)
         try:
             yield
         finally:
-            self._native.tt_watch_functions(None)
+            _here.recorder = outer
+            self._native.tt_watch_functions(None if outer is None else outer.handle)
 
     def take(self) -> tuple[Block, ...]:
         """See `Armed.take`."""

@@ -35,8 +35,8 @@ EXPORTED void tt_configure(void* summary, const int8_t* codes) {
   });
 }
 
-EXPORTED void* tt_new_watch(int64_t handle, const Lane* lanes, int32_t lane_count, int32_t keep_bad, int64_t value_limit,
-                            Describe describe, OnFull on_full) {
+EXPORTED void* tt_new_watch(int64_t handle, const Lane* lanes, int32_t lane_count, int32_t keep_bad,
+                            int64_t value_limit, Describe describe, OnFull on_full) {
   auto watch = std::make_shared<Watch>();
   watch->handle = handle;
   watch->lanes.assign(lanes, lanes + lane_count);

@@ -43,23 +43,24 @@ inline bool is_invariant(const tf::Node& node) {
   return node.IsEnter() && tf::GetNodeAttr(node.attrs(), "is_constant", &is_constant).ok() && is_constant;
 }
 
-// Whether the node can make a NaN or an infinity of inputs that have none. Those that only move, choose or compare values
-// cannot; to keep the inputs of the others costs, as their memory is not reused for the output.
+// Whether the node can make a NaN or an infinity of inputs that have none. Those that only move, choose or compare
+// values cannot, and holding on to inputs has its price: their memory is not reused for the output.
 inline bool can_make_bad(const tf::Node& node) {
   static const auto* cannot = new std::unordered_set<std::string>{
-      "Abs", "AddN_", "ArgMax", "ArgMin", "Assert", "BatchToSpace", "BatchToSpaceND", "Bitcast", "BroadcastTo", "Ceil",
-      "CheckNumerics", "ClipByValue", "Concat", "ConcatV2", "DepthToSpace", "DeepCopy", "DynamicPartition",
-      "DynamicStitch", "EnsureShape", "Enter", "Exit", "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2",
-      "Identity", "IdentityN", "InvertPermutation", "LoopCond", "MatrixBandPart", "MatrixDiag", "MatrixDiagPart",
-      "MatrixDiagPartV3", "MatrixDiagV3", "Max", "MaxPool", "MaxPool3D", "MaxPoolV2", "Maximum", "Merge", "Min", "Minimum",
-      "MirrorPad", "Neg", "NextIteration", "OnesLike", "Pack", "Pad", "PadV2", "ParallelConcat", "PlaceholderWithDefault",
-      "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration", "RefSelect", "RefSwitch",
-      "Relu", "Relu6", "ReluGrad", "Relu6Grad", "Reshape", "Reverse", "ReverseSequence", "ReverseV2", "Rint", "Roll",
-      "Round", "ScatterNd", "Select", "SelectV2", "Shape", "ShapeN", "Sigmoid", "Sign", "Size", "Slice", "Snapshot",
-      "SpaceToBatch", "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice",
-      "StridedSliceGrad", "Switch", "Tanh", "TensorArrayGatherV3", "TensorArrayReadV3", "TensorListGetItem",
-      "TensorListStack", "TensorScatterUpdate", "Tile", "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike",
-      "_Arg", "_Recv", "_HostRecv", "_SwitchN", "_UnaryOpsComposition_"};
+      "Abs", "ArgMax", "ArgMin", "Assert", "BatchToSpace", "BatchToSpaceND", "Bitcast", "BroadcastTo", "Ceil",
+      "CheckNumerics", "ClipByValue", "Concat", "ConcatV2", "DeepCopy", "DepthToSpace", "DynamicPartition",
+      "DynamicStitch", "EnsureShape", "Enter", "Exit", "ExpandDims", "Fill", "Floor", "Gather", "GatherNd",
+      "GatherV2", "Identity", "IdentityN", "InvertPermutation", "LoopCond", "MatrixBandPart", "MatrixDiag",
+      "MatrixDiagPart", "MatrixDiagPartV3", "MatrixDiagV3", "MaxPool", "MaxPool3D", "MaxPoolV2", "Maximum", "Merge",
+      "Minimum", "MirrorPad", "Neg", "NextIteration", "OnesLike", "Pack", "Pad", "PadV2", "ParallelConcat",
+      "PlaceholderWithDefault", "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefMerge",
+      "RefNextIteration", "RefSelect", "RefSwitch", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Reshape", "Reverse",
+      "ReverseSequence", "ReverseV2", "Rint", "Roll", "Round", "ScatterNd", "Select", "SelectV2", "Shape", "ShapeN",
+      "Sigmoid", "Sign", "Size", "Slice", "Snapshot", "SpaceToBatch", "SpaceToBatchND", "SpaceToDepth", "Split",
+      "SplitV", "Squeeze", "StopGradient", "StridedSlice", "StridedSliceGrad", "Switch", "Tanh",
+      "TensorArrayGatherV3", "TensorArrayReadV3", "TensorListGetItem", "TensorListStack", "TensorScatterUpdate",
+      "Tile", "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike", "_Arg", "_HostRecv", "_Recv",
+      "_SwitchN"};
   return cannot->count(node.type_string()) == 0;
 }
 

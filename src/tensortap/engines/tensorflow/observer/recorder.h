@@ -68,7 +68,8 @@ struct Watch {
 // Collects the records of one run at a time. Threads of the runtime add, any thread takes.
 class Recorder {
  public:
-  Recorder(int64_t id, std::shared_ptr<Watch> watch) : id(id), watch(std::move(watch)), muted(this->watch->lanes.size()) {}
+  Recorder(int64_t id, std::shared_ptr<Watch> watch)
+      : id(id), watch(std::move(watch)), muted(this->watch->lanes.size()) {}
   ~Recorder() {
     if (open_ != nullptr) delete_block(open_);
     for (Block* block : full_) delete_block(block);

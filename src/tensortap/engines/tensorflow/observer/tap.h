@@ -80,7 +80,7 @@ class Tap : public tf::OpKernel {
     for (size_t i = 0; i < made_; ++i) {
       with_tensor(context, int(i), [&](const tf::Tensor& tensor) { kinds |= record(context, seen_[i], tensor); });
     }
-    if (kinds != 0 && recorder_->watch->keep_bad > 0) keep_if_made(context, kinds);
+    if (kinds != 0 && made_ < seen_.size()) keep_if_made(context, kinds);
   }
 
  private:
@@ -129,7 +129,8 @@ class Tap : public tf::OpKernel {
     return kinds;
   }
 
-  void record_value(tf::OpKernelContext* context, const Seen& seen, int lane, uint32_t flags, const tf::Tensor& tensor) {
+  void record_value(tf::OpKernelContext* context, const Seen& seen, int lane, uint32_t flags,
+                    const tf::Tensor& tensor) {
     if (!tensor.IsInitialized()) return;
     const bool is_text = tensor.dtype() == tf::DT_STRING;
     if (!is_text && code_of(tensor.dtype()) < 0) return;
@@ -205,7 +206,7 @@ class Tap : public tf::OpKernel {
   }
 
   std::shared_ptr<Recorder> recorder_;
-  std::vector<Seen> seen_;  // what the node made, then what it made it of
+  std::vector<Seen> seen_;  // what the node made, then, if it may be to blame for bad values, what it made it of
   size_t made_ = 0;
   bool is_invariant_ = false;  // in a loop it has the same value in every iteration
 };

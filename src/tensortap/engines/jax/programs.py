@@ -1,0 +1,112 @@
+"""Programs that were looked through and rewritten, kept while they are called."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from tensortap.engines.jax import calls
+from tensortap.engines.jax.program import Program
+from tensortap.engines.jax.taps import portable
+from tensortap.engines.jax.taps.lean import enough
+from tensortap.engines.jax.taps.library import Library, Taken, library
+from tensortap.engines.jax.taps.primitives import CHECK
+from tensortap.engines.jax.taps.replay import Execution, executions
+from tensortap.engines.jax.taps.rewrite import Wishes, tapped
+from tensortap.pill import kinds_of
+
+__all__ = ["Programs"]
+
+_KEPT = 512
+
+
+class Programs:
+    """Looks programs through once, and executes them with taps."""
+
+    def __init__(self) -> None:
+        self._programs: OrderedDict[int, tuple[Any, Program]] = OrderedDict()
+        self._tapped: OrderedDict[tuple[int, Wishes], Any] = OrderedDict()
+        self._enough: dict[tuple[int, Wishes], Wishes] = {}
+        self._feeds: dict[tuple[int, int], int] = {}
+        self.dropped = 0
+
+    def of(self, jaxpr: Any) -> Program:
+        """The program of a jaxpr."""
+        found = self._programs.get(id(jaxpr))
+        if found is None:
+            found = self._programs[id(jaxpr)] = (jaxpr, Program(jaxpr))  # with what keeps its identity
+            while len(self._programs) > _KEPT:
+                self._programs.popitem(last=False)
+        return found[1]
+
+    def feed_number(self, program: Program, site: int) -> int:
+        """Under which number the value of a fed site is stored."""
+        return self._feeds.setdefault((id(program), site), len(self._feeds))
+
+    def store(self, number: int, value: Any) -> None:
+        """Store a fed value."""
+        native = library()
+        portable.store(number, value)
+        if native is not None:
+            native.store(number, value)
+
+    def execute(
+        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+    ) -> tuple[Sequence[Any], list[Execution]]:
+        """Execute a call with taps: its results, which are complete, and what the taps have seen."""
+        results, taken = self._run(program, call, wishes, arguments)
+        return results, executions(program, taken, {number for number, _ in wishes.taps})
+
+    def _run(
+        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+    ) -> tuple[Sequence[Any], Taken]:
+        native = library()
+        rewritten = self._rewritten(program, wishes, native)
+        parameters = dict(
+            call.parameters,
+            jaxpr=rewritten,
+            donated_invars=(False,) * len(call.donated),
+            keep_unused=True,
+        )
+        _take(native)  # what a call that failed has left
+        results = calls.execute(arguments, parameters)
+        with calls.unheard():
+            jax.block_until_ready(results)
+            if not results:
+                jax.effects_barrier()
+        taken = _take(native)
+        self.dropped += taken.dropped
+        return results, taken
+
+    def is_good(
+        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+    ) -> tuple[Sequence[Any], bool]:
+        """Execute a call with the fewest taps by which it is known whether anything that is wished for is bad."""
+        results, taken = self._run(program, call, self._fewest(program, wishes), arguments)
+        return results, not any(map(kinds_of, taken.rows))
+
+    def _fewest(self, program: Program, wishes: Wishes) -> Wishes:
+        key = (id(program), wishes)
+        found = self._enough.get(key)
+        if found is None:
+            numbers = enough(program, (number for number, _ in wishes.taps))
+            found = self._enough[key] = Wishes(frozenset((number, CHECK) for number in numbers))
+        return found
+
+    def _rewritten(self, program: Program, wishes: Wishes, native: Library | None) -> Any:
+        key = (id(program), wishes)
+        found = self._tapped.get(key)
+        if found is None:
+            found = self._tapped[key] = (program, tapped(program, wishes, native is not None))
+            while len(self._tapped) > _KEPT:
+                self._tapped.popitem(last=False)
+        return found[1]
+
+
+def _take(native: Library | None) -> Taken:
+    """All records; those of programs on several devices are always made by portable taps."""
+    others = portable.take()
+    return others if native is None else Taken.joined(native.take(), others)

@@ -1,0 +1,1 @@
+"""Taps inside programs that XLA compiled: a small C library with foreign functions, and what replaces it elsewhere."""

@@ -1,0 +1,118 @@
+"""Taps where there is no native library: summaries in JAX's own operations, told to the host by its callbacks.
+
+Slower, and the only way on platforms other than the CPU. The records are the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from tensortap.engines.jax.taps.library import MOST_RECORDS, Taken
+from tensortap.ops.dtypes import number_of
+from tensortap.pill import PILL_SIZE
+
+__all__ = ["bad_kinds", "fed", "reporter", "store", "take"]
+
+_WIDTH = PILL_SIZE + 8
+_lock = threading.Lock()
+_records: list[tuple[int, npt.NDArray[Any], npt.NDArray[Any] | None]] = []
+_is_used = False
+_fed: dict[int, npt.NDArray[Any]] = {}
+
+
+def reporter(number: int, kind: int) -> Callable[[Any], None]:
+    """A function of a tensor that has its health, and if wanted its value, noted on the host."""
+
+    global _is_used
+    _is_used = True
+
+    def note(row: Any, value: Any = None) -> None:
+        with _lock:
+            if len(_records) < MOST_RECORDS:
+                _records.append((number, np.asarray(row), None if value is None else np.asarray(value)))
+
+    def report(tensor: Any) -> None:
+        row = _summary(tensor)
+        jax.debug.callback(note, *((row, tensor) if kind == 1 else (row,)))
+
+    return report
+
+
+def take() -> Taken:
+    """Take all records that have been made."""
+    if _is_used:
+        jax.effects_barrier()
+    with _lock:
+        taken, _records[:] = _records[:], []
+    numbers = np.array([number for number, _, _ in taken], np.int64)
+    rows = np.zeros((len(taken), _WIDTH))
+    values: list[bytes | None] = []
+    for place, (_, row, value) in enumerate(taken):
+        rows[place, : len(row)] = row[:_WIDTH]
+        values.append(None if value is None else np.ascontiguousarray(value).tobytes())
+    return Taken(numbers, rows, values)
+
+
+def store(number: int, value: npt.NDArray[Any]) -> None:
+    """Have a feed give this value from now on."""
+    _fed[number] = value
+
+
+def fed(number: int, aval: Any) -> Any:
+    """What was stored under a number."""
+    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    return jax.pure_callback(lambda: _fed[number], shape)
+
+
+def bad_kinds(*arrays: Any) -> Any:
+    """Which kinds of bad values each of these has, as one byte each."""
+    return jnp.stack([_kinds(each) for each in arrays])
+
+
+def _kinds(tensor: Any) -> Any:
+    numbers = _real(tensor)
+    nan, low, high = jnp.isnan(numbers).any(), (numbers == -jnp.inf).any(), (numbers == jnp.inf).any()
+    return (nan * 1 + low * 2 + high * 4).astype(jnp.uint8)
+
+
+def _real(tensor: Any) -> Any:
+    if jnp.issubdtype(tensor.dtype, jnp.complexfloating):
+        tensor = jnp.abs(tensor)
+    if tensor.dtype == jnp.float64:
+        return tensor
+    return tensor.astype(jnp.float32)
+
+
+def _summary(tensor: Any) -> Any:
+    """The health pill of a tensor."""
+    x = _real(tensor).reshape(-1)
+    finite = jnp.isfinite(x)
+    count = finite.sum()
+    safe = jnp.where(finite, x, 0)
+    mean = safe.sum() / jnp.maximum(count, 1)
+    variance = jnp.where(finite, (x - mean) ** 2, 0).sum() / jnp.maximum(count, 1)
+    columns = [
+        1,
+        x.size,
+        jnp.isnan(x).sum(),
+        (x == -jnp.inf).sum(),
+        (finite & (x < 0)).sum(),
+        (x == 0).sum(),
+        (finite & (x > 0)).sum(),
+        (x == jnp.inf).sum(),
+        jnp.where(finite, x, jnp.inf).min(initial=jnp.inf),
+        jnp.where(finite, x, -jnp.inf).max(initial=-jnp.inf),
+        jnp.where(count > 0, mean, jnp.nan),
+        jnp.where(count > 0, variance, jnp.nan),
+        number_of(tensor.dtype.name),
+        tensor.ndim,
+        *tensor.shape[:8],
+    ]
+    return jnp.stack([jnp.asarray(each, x.dtype) for each in columns])

@@ -1,0 +1,104 @@
+"""A program with taps: the same equations, with taps behind those that are watched, feeds for results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax._src import core
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from tensortap.engines.jax.program import Block, Program, Step
+from tensortap.engines.jax.taps.primitives import PILL, TAP_EFFECT, VALUE, new_feed, new_tap
+
+__all__ = ["Wishes", "tapped"]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is wanted of a program.
+
+    Attributes:
+        taps: what to take of a site, by its number: `PILL` or `VALUE`.
+        feeds: under which number the value is stored that takes the place of a site, by its number.
+    """
+
+    taps: frozenset[tuple[int, int]]
+    feeds: frozenset[tuple[int, int]] = frozenset()
+
+
+def tapped(program: Program, wishes: Wishes, native: bool) -> ClosedJaxpr:
+    """The program with what is wished for in it."""
+    taps, feeds = dict(wishes.taps), dict(wishes.feeds)
+    _mark_loops(program.root, taps, {*taps, *feeds})
+    rewriter = _Rewriter(taps, feeds, native)
+    return ClosedJaxpr(rewriter.block(program.root), program.closed.consts)
+
+
+def _mark_loops(block: Block, taps: dict[int, int], wanted: set[int]) -> None:
+    """Tap what it takes to count the iterations of loops in which something is wanted."""
+    for step in block.steps:
+        inner = [each for blocks in step.inner.values() for each in blocks]
+        if step.marks is not None and any(site.number in wanted for each in inner for site in each.sites()):
+            for site in step.marks:
+                taps.setdefault(site.number, PILL)
+        for each in inner:
+            _mark_loops(each, taps, wanted)
+
+
+class _Rewriter:
+    def __init__(self, taps: Mapping[int, int], feeds: Mapping[int, int], native: bool) -> None:
+        self._taps, self._feeds, self._native = taps, feeds, native
+        self._wanted = set(taps) | set(feeds)
+
+    def block(self, block: Block) -> Jaxpr:
+        """The jaxpr of a block."""
+        jaxpr = block.jaxpr
+        if not self._has_wishes(block):
+            return jaxpr
+        eqns: list[Any] = []
+        for var, site in zip(jaxpr.invars, block.entry, strict=False):
+            if site is not None and site.number in self._taps and jaxpr.eqns:
+                eqns.append(new_tap(var, site.number, self._taps[site.number], self._native, jaxpr.eqns[0]))
+        for step in block.steps:
+            eqns.extend(self._step(step))
+        return jaxpr.replace(eqns=eqns, effects={*jaxpr.effects, TAP_EFFECT})
+
+    def _step(self, step: Step) -> Iterator[Any]:
+        eqn = step.eqn
+        if step.inner and any(self._has_wishes(block) for blocks in step.inner.values() for block in blocks):
+            params = dict(eqn.params)
+            for name, blocks in step.inner.items():
+                made = [self.block(block) for block in blocks]
+                old = eqn.params[name]
+                if name == "branches":
+                    params[name] = tuple(_like(each, jaxpr) for each, jaxpr in zip(old, made, strict=True))
+                else:
+                    params[name] = _like(old, made[0])
+            if "branches" in step.inner and step.control is not None:
+                yield new_tap(eqn.invars[0], step.control.number, VALUE, self._native, step.eqn)
+            eqn = eqn.replace(params=params, effects={*eqn.effects, TAP_EFFECT})
+        fed = [
+            (place, var, site)
+            for place, (var, site) in enumerate(zip(eqn.outvars, step.outs, strict=True))
+            if site is not None and site.number in self._feeds
+        ]
+        if fed:
+            outvars = list(eqn.outvars)
+            for place, var, _ in fed:
+                outvars[place] = core.DropVar(var.aval)
+            eqn = eqn.replace(outvars=outvars)
+        yield eqn
+        for _, var, fed_site in fed:
+            yield new_feed(var, self._feeds[fed_site.number], self._native, step.eqn)
+        for var, site in zip(step.eqn.outvars, step.outs, strict=True):
+            if site is not None and site.number in self._taps and not isinstance(var, core.DropVar):
+                yield new_tap(var, site.number, self._taps[site.number], self._native, step.eqn)
+
+    def _has_wishes(self, block: Block) -> bool:
+        return any(site.number in self._wanted for site in block.sites())
+
+
+def _like(old: Any, jaxpr: Jaxpr) -> Any:
+    return old.replace(jaxpr=jaxpr) if isinstance(old, ClosedJaxpr) else jaxpr

@@ -1,0 +1,515 @@
+"""Programs with one bug each, as people write them. The line that makes the first bad value ends with `# BUG`.
+
+Each is a function that trains; `expected` says what the answer must name besides that line.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+@dataclass(frozen=True)
+class Plant:
+    program: Any
+    op: str
+    step: int
+    cause: str
+    iteration: str = ""
+
+
+PLANTS: dict[str, Plant] = {}
+
+
+def plant(op: str, step: int, cause: str, iteration: str = ""):
+    def keep(program):
+        PLANTS[program.__name__] = Plant(program, op, step, cause, iteration)
+        return program
+
+    return keep
+
+
+def sgd(loss_of, rate=0.1, **options):
+    @functools.partial(jax.jit, **options)
+    def train_step(params, *batch):
+        loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+        return jax.tree.map(lambda p, g: p - rate * g, params, gradients), loss
+
+    return train_step
+
+
+def batches(number, shape=(4, 3), bad=None, value=0.0):
+    """Batches of ones; the bad one holds something else in one place."""
+    for index in range(number):
+        batch = np.ones(shape, np.float32)
+        if index == bad:
+            batch[0, 0] = value
+        yield jnp.asarray(batch)
+
+
+@plant("log", 3, "log-of-zero")
+def log_of_zero():
+    def loss_of(params, x):
+        h = x * params["w"]
+        return jnp.log(h).mean()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(6, bad=3):
+        params, _ = step(params, x)
+
+
+@plant("div", 2, "division-by-zero")
+def zero_over_zero():
+    def loss_of(params, x):
+        total = x.sum(-1, keepdims=True)
+        return (params["w"] * (x / total)).sum()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(4):
+        x = jnp.zeros((4, 3)) if index == 2 else jnp.ones((4, 3))
+        params, _ = step(params, x)
+
+
+@plant("div", 1, "sqrt-gradient-at-zero")
+def gradient_of_sqrt_at_zero():
+    def loss_of(params, x):
+        return jnp.sqrt((x * params["w"]) ** 2).sum()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1):
+        params, _ = step(params, x)
+
+
+@plant("div", 2, "log-gradient-at-zero")
+def where_leak():
+    def loss_of(params, x):
+        h = x * params["w"]
+        return jnp.where(h > 0, jnp.log(h), 0.0).sum()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(4, bad=2):
+        params, _ = step(params, x)
+
+
+@plant("log", 0, "log-of-zero", "37 of the scan")
+def middle_of_a_long_scan():
+    def cell(carry, x):
+        carry = 0.9 * carry + x
+        return carry, jnp.log(jnp.abs(carry - 7.0) if False else x)  # BUG
+
+    @jax.jit
+    def evaluate(x):
+        return jax.lax.scan(cell, 0.0, x)
+
+    x = np.ones(100, np.float32)
+    x[37] = 0
+    evaluate(jnp.asarray(x))
+
+
+@plant("exp", 0, "overflow", "")
+def scan_that_grows():
+    def cell(carry, x):
+        carry = jnp.exp(carry)  # BUG
+        return carry, x
+
+    @jax.jit
+    def evaluate(start, x):
+        return jax.lax.scan(cell, start, x)
+
+    evaluate(jnp.asarray(0.0), jnp.ones(10))
+
+
+@plant("sqrt", 0, "sqrt-of-negative", "5 of the while")
+def inside_a_while():
+    @jax.jit
+    def search(x):
+        def body(state):
+            n, x = state
+            return n + 1, jnp.sqrt(x - 1.0)  # BUG
+
+        return jax.lax.while_loop(lambda state: state[0] < 9, body, (0, x))
+
+    def back(y, times):
+        for _ in range(times):
+            y = y * y + 1
+        return y
+
+    search(jnp.asarray(back(0.5, 5)))
+
+
+@plant("log", 4, "log-of-zero")
+def inside_a_branch():
+    def loss_of(params, x):
+        return jax.lax.cond(
+            x.min() > 0,
+            lambda v: (v * params["w"]).sum(),
+            lambda v: jnp.log(v * params["w"]).sum(),  # BUG
+            x,
+        )
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(6, bad=4):
+        params, _ = step(params, x)
+
+
+@plant("log", 2, "log-of-zero")
+def inside_vmap():
+    def loss_of_one(params, x):
+        return jnp.log(x @ params["w"])  # BUG
+
+    def loss_of(params, x):
+        return jax.vmap(loss_of_one, (None, 0))(params, x).mean()
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(4):
+        params, _ = step(params, jnp.zeros((4, 3)) if index == 2 else jnp.ones((4, 3)))
+
+
+@plant("log", 1, "log-of-negative")
+def inside_remat():
+    @jax.checkpoint
+    def block(w, x):
+        return jnp.log(x * w)  # BUG
+
+    step = sgd(lambda params, x: block(params["w"], x).sum(), 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1, value=-1.0):
+        params, _ = step(params, x)
+
+
+@plant("log", 2, "log-of-zero")
+def inside_shard_map():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+
+    def local(w, x):
+        return jnp.log(x * w)  # BUG
+
+    @jax.jit
+    def train_step(params, x):
+        def loss_of(params):
+            return jax.shard_map(local, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))(
+                params["w"], x
+            ).sum()
+
+        return params, loss_of(params)
+
+    params = {"w": jnp.ones(3)}
+    for x in batches(4, bad=2):
+        params, _ = train_step(params, x)
+
+
+@plant("log", 2, "log-of-zero")
+def sharded_over_devices():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+
+    def loss_of(params, x):
+        return jnp.log(x * params["w"]).mean()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = jax.device_put({"w": jnp.ones(3)}, NamedSharding(mesh, P()))
+    for x in batches(4, bad=2):
+        params, _ = step(params, jax.device_put(x, NamedSharding(mesh, P("d"))))
+
+
+@plant("div", 1, "division-by-zero")
+def backward_of_custom_vjp():
+    @jax.custom_vjp
+    def scaled(x):
+        return x * 2
+
+    def forward(x):
+        return scaled(x), x
+
+    def backward(x, g):
+        return (g * (x / x),)
+
+    scaled.defvjp(forward, backward)
+    # JAX tells of a gradient only the line of what it belongs to.
+    step = sgd(lambda params, x: scaled(x * params["w"]).sum(), 0.0)  # BUG
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1):
+        params, _ = step(params, x)
+
+
+@plant("exp", 1, "overflow")
+def softmax_by_hand():
+    def loss_of(params, x):
+        e = jnp.exp(x * params["w"])  # BUG
+        return (e / e.sum(-1, keepdims=True)).mean()
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1, value=200.0):
+        params, _ = step(params, x)
+
+
+@plant("convert_element_type", 1, "cast-overflow")
+def cast_to_half():
+    def loss_of(params, x):
+        h = (x * params["w"]).astype(jnp.float16)  # BUG
+        return h.astype(jnp.float32).mean()
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1, value=1e6):
+        params, _ = step(params, x)
+
+
+@plant("log", 1, "log-of-zero")
+def in_bfloat16():
+    def loss_of(params, x):
+        h = x.astype(jnp.bfloat16) * params["w"].astype(jnp.bfloat16)
+        return jnp.log(h).astype(jnp.float32).mean()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1):
+        params, _ = step(params, x)
+
+
+@plant("log", 2, "log-of-zero")
+def donated_state():
+    def loss_of(params, x):
+        return jnp.log(x * params["w"]).mean()  # BUG
+
+    step = sgd(loss_of, 0.1, donate_argnums=0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(5, bad=2):
+        params, _ = step(params, x)
+
+
+@plant("sqrt", 2, "sqrt-of-negative")
+def two_functions():
+    @jax.jit
+    def gradients_of(params, x):
+        return jax.grad(lambda params: (x * params["w"]).sum())(params)
+
+    @jax.jit
+    def update(params, gradients):
+        return jax.tree.map(lambda p, g: p - jnp.sqrt(g - 4), params, gradients)  # BUG
+
+    params = {"w": jnp.ones(3)}
+    for index in range(4):
+        x = jnp.zeros((4, 3)) if index == 2 else jnp.ones((4, 3))
+        params = update(params, gradients_of(params, x))
+
+
+@plant("log", 3, "log-of-zero")
+def flax_linen():
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            h = nn.relu(nn.Dense(4, kernel_init=nn.initializers.ones)(x))
+            return jnp.log(h).mean()  # BUG
+
+    model = Model()
+    params = model.init(jax.random.key(0), jnp.ones((4, 3)))
+    optimizer = optax.sgd(0.0)
+    state = optimizer.init(params)
+
+    @jax.jit
+    def train_step(params, state, x):
+        loss, gradients = jax.value_and_grad(model.apply)(params, x)
+        updates, state = optimizer.update(gradients, state)
+        return optax.apply_updates(params, updates), state, loss
+
+    for index in range(5):
+        x = -jnp.ones((4, 3)) if index == 3 else jnp.ones((4, 3))
+        params, state, _ = train_step(params, state, x)
+
+
+@plant("log", 2, "log-of-zero")
+def flax_nnx():
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.dense = nnx.Linear(3, 4, kernel_init=nnx.initializers.ones, rngs=rngs)
+
+        def __call__(self, x):
+            return jnp.log(nnx.relu(self.dense(x))).mean()  # BUG
+
+    model = Model(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.0), wrt=nnx.Param)
+
+    @nnx.jit
+    def train_step(model, optimizer, x):
+        loss, gradients = nnx.value_and_grad(lambda model: model(x))(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    for index in range(4):
+        train_step(model, optimizer, -jnp.ones((4, 3)) if index == 2 else jnp.ones((4, 3)))
+
+
+@plant("log", 2, "log-of-negative")
+def equinox_model():
+    class Model(eqx.Module):
+        dense: eqx.nn.Linear
+
+        def __call__(self, x):
+            return jnp.log(self.dense(x))  # BUG
+
+    model = Model(eqx.nn.Linear(3, 4, key=jax.random.key(0)))
+    model = jax.tree.map(lambda leaf: jnp.ones_like(leaf) if eqx.is_array(leaf) else leaf, model)
+
+    @eqx.filter_jit
+    def train_step(model, x):
+        loss, gradients = eqx.filter_value_and_grad(lambda model: jax.vmap(model)(x).mean())(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda g: -0.0 * g, gradients)), loss
+
+    for index in range(4):
+        model, _ = train_step(model, jnp.full((4, 3), -2.0) if index == 2 else jnp.ones((4, 3)))
+
+
+@plant("div", 1, "division-by-zero")
+def norm_at_zero_by_hand():
+    def loss_of(params, x):
+        h = x * params["w"]
+        return (h / jnp.linalg.norm(h, axis=-1, keepdims=True)).sum()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(3):
+        params, _ = step(params, jnp.zeros((4, 3)) if index == 1 else jnp.ones((4, 3)))
+
+
+@plant("div", 1, "sqrt-gradient-at-zero")
+def gradient_of_a_norm_at_zero():
+    def loss_of(params, x):
+        return jnp.linalg.norm(x * params["w"])  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(3):
+        params, _ = step(params, jnp.zeros((4, 3)) if index == 1 else jnp.ones((4, 3)))
+
+
+@plant("Placeholder", 2, "bad-input")
+def bad_batch():
+    def loss_of(params, x):
+        return (x * params["w"]).sum()  # BUG
+
+    step = sgd(loss_of, 0.1)
+    params = {"w": jnp.ones(3)}
+    for x in batches(4, bad=2, value=np.nan):
+        params, _ = step(params, x)
+
+
+@plant("gather", 1, "index-out-of-bounds")
+def out_of_bounds_gather():
+    def loss_of(params, tokens):
+        return jnp.take(params["table"], tokens, axis=0).sum()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"table": jnp.ones((5, 3))}
+    for tokens in ([0, 1], [2, 5], [1, 1]):
+        params, _ = step(params, jnp.asarray(tokens))
+
+
+@plant("integer_pow", 4, "overflow")
+def exploding_updates():
+    def loss_of(params, x):
+        return ((x * params["w"]) ** 2).sum()  # BUG
+
+    @jax.jit
+    def train_step(params, x):
+        loss, gradients = jax.value_and_grad(loss_of)(params, x)
+        return jax.tree.map(lambda p, g: p - 1e4 * g, params, gradients), loss
+
+    params = {"w": jnp.ones(3)}
+    for x in batches(12):
+        params, _ = train_step(params, x)
+
+
+@plant("sub", 0, "infinity-minus-infinity")
+def logsumexp_of_nothing():
+    @jax.jit
+    def evaluate(x, mask):
+        scores = jnp.where(mask, x, -jnp.inf)
+        top = scores.max(-1, keepdims=True)
+        return jnp.log(jnp.exp(scores - top).sum(-1))  # BUG
+
+    evaluate(jnp.ones((2, 3)), jnp.ones((2, 3), bool))
+    evaluate(jnp.ones((2, 3)), jnp.zeros((2, 3), bool))
+
+
+@plant("log", 0, "log-of-zero")
+def eager_operation():
+    x = jnp.arange(3.0)
+    y = jnp.log(x)  # BUG
+    float((y * 2).sum())
+
+
+@plant("div", 2, "epsilon-too-small")
+def optimizer_without_epsilon():
+    optimizer = optax.chain(optax.scale_by_rms(eps=0.0, eps_in_sqrt=False), optax.scale(-0.1))
+    params = {"w": jnp.ones(3)}
+    state = optimizer.init(params)
+
+    @jax.jit
+    def train_step(params, state, x):
+        gradients = jax.grad(lambda params: (x * params["w"]).sum())(params)
+        updates, state = optimizer.update(gradients, state)  # BUG
+        return optax.apply_updates(params, updates), state
+
+    for index in range(4):
+        x = jnp.ones((4, 3)).at[:, 0].set(0.0 if index == 2 else 1.0)
+        state = jax.tree.map(jnp.zeros_like, state) if index == 2 else state
+        params, state = train_step(params, state, x)
+
+
+@plant("log", 1, "log-of-zero", "3 of the scan")
+def nested_scans():
+    def inner(carry, x):
+        return carry + jnp.log(x), None  # BUG
+
+    def outer(carry, xs):
+        total, _ = jax.lax.scan(inner, carry, xs)
+        return total, total
+
+    step = sgd(lambda params, x: jax.lax.scan(outer, params["w"].sum(), x)[0], 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(3):
+        x = np.ones((5, 6), np.float32)
+        if index == 1:
+            x[2, 3] = 0
+        params, _ = step(params, jnp.asarray(x))
+
+
+@plant("log", 2, "log-of-zero")
+def compiled_ahead_of_time():
+    def loss_of(params, x):
+        return jnp.log(x * params["w"]).mean()  # BUG
+
+    params = {"w": jnp.ones(3)}
+    step = sgd(loss_of, 0.0).lower(params, jnp.ones((4, 3))).compile()
+    for x in batches(4, bad=2):
+        params, _ = step(params, x)
+
+
+@plant("log", 1, "log-of-zero")
+def updates_outside_of_compiled_code():
+    @jax.jit
+    def gradients_of(params, x):
+        return jax.value_and_grad(lambda p: jnp.log(x * p["w"]).mean())(params)  # BUG
+
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1):
+        _, gradients = gradients_of(params, x)
+        params = jax.tree.map(lambda p, g: p - 0.0 * g, params, gradients)
