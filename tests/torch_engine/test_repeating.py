@@ -75,6 +75,17 @@ def step(model, optimizer, x=None):
     optimizer.step()
 
 
+def counted(monkeypatch, *questions):
+    """Lists the questions that the observer asks about nodes from now on."""
+    asked = []
+    for each in questions:
+        answer = getattr(Nodes, each)
+        monkeypatch.setattr(
+            Nodes, each, lambda self, *given, answer=answer: (asked.append(1), answer(self, *given))[1]
+        )
+    return asked
+
+
 @pytest.fixture
 def named_again(monkeypatch):
     """For every run, whether all that was there before it was known from the last one."""
@@ -189,9 +200,7 @@ def test_what_is_remembered_keeps_nothing_alive(following):
 
 
 def test_sentences_of_any_length_are_recognised(following, monkeypatch):
-    built = []
-    build = Nodes.build
-    monkeypatch.setattr(Nodes, "build", lambda self, *given: (built.append(given[1]), build(self, *given))[1])
+    built = counted(monkeypatch, "build", "build_alike")
     counts = []
     with following:
         model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
@@ -207,12 +216,7 @@ def test_sentences_of_any_length_are_recognised(following, monkeypatch):
 
 
 def test_constants_and_gradients_of_any_shape_are_recognised(following, monkeypatch):
-    decoded = []
-    for kind in ("build", "constant", "gradient"):
-        method = getattr(Nodes, kind)
-        monkeypatch.setattr(
-            Nodes, kind, lambda self, *given, method=method: (decoded.append(1), method(self, *given))[1]
-        )
+    decoded = counted(monkeypatch, "build", "build_alike", "constant", "gradient")
     counts = []
     with following:
         model = nn.Linear(4, 2)
@@ -346,9 +350,7 @@ def test_memory_that_comes_back_is_looked_at_by_who_computes_with_it(following):
 
 def test_a_loop_that_grows_from_run_to_run_is_not_decoded_again(following, monkeypatch, tmp_path):
     """Its last ops take their inputs from other places in every run, and are else what they were."""
-    built = []
-    build = Nodes.build
-    monkeypatch.setattr(Nodes, "build", lambda self, *call: built.append(len(built)) or build(self, *call))
+    built = counted(monkeypatch, "build", "build_alike")
     counts = []
     with following:
         model = nn.Linear(3, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ __all__ = ["GraphEncoder", "nodes_to_proto", "read_attribute"]
 
 _EXACT = "_exact_"
 _FORWARD, _MODULE, _LAST = "_forward", "_module", "\U0010ffff"
-_KINDS_KEPT = 10_000
+_KINDS_KEPT = 2000
 
 
 def nodes_to_proto(nodes: Iterable[Node]) -> Any:
@@ -90,7 +91,7 @@ class _Kind:
     def __init__(self, like: Node) -> None:
         from tensortap.wire.messages import GraphDef
 
-        self._like = like
+        self._kept = (like.attributes, like.outputs, like.stack)
         self._op = _field(2, like.op_type.encode()) if like.op_type else b""
         self._device = _field(4, like.device.encode()) if like.device else b""
         message = GraphDef().node.add()
@@ -109,19 +110,22 @@ class _Kind:
         pieces += [_field(3, f"^{each}".encode()) for each in node.control_inputs]
         pieces += (self._device, self._before)
         if node.forward is not None:
-            pieces.append(_entry(_FORWARD, _field(2, node.forward.encode())))
+            pieces.append(_text_entry(_FORWARD, node.forward))
         pieces.append(self._between)
         if node.phase and node.module is not None:
-            pieces.append(_entry(_MODULE, _field(2, node.module.encode())))
+            pieces.append(_text_entry(_MODULE, node.module))
         pieces.append(self._after)
         return b"".join(pieces)
+
+
+_SHORT_HEADS = [[bytes((number << 3 | 2, length)) for length in range(0x80)] for number in range(6)]
 
 
 def _field(number: int, content: bytes) -> bytes:
     """A field that has a length: text, bytes or a message."""
     length = len(content)
     if length < 0x80:
-        return bytes((number << 3 | 2, length)) + content
+        return _SHORT_HEADS[number][length] + content
     head = bytearray((number << 3 | 2,))
     while length >= 0x80:
         head.append(length & 0x7F | 0x80)
@@ -133,6 +137,11 @@ def _field(number: int, content: bytes) -> bytes:
 def _entry(key: str, value: bytes) -> bytes:
     """An entry of the map of attributes."""
     return _field(5, _field(1, key.encode()) + _field(2, value))
+
+
+@lru_cache(maxsize=4096)
+def _text_entry(key: str, text: str) -> bytes:
+    return _entry(key, _field(2, text.encode()))
 
 
 def _write_node(node: Node, message: Any) -> None:

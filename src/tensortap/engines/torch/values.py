@@ -39,6 +39,7 @@ _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _SPECS_KEPT = 4096
 # Shared, for tensors of a program are alike: each as the outputs of an op that has one.
 _specs: dict[tuple[torch.dtype, tuple[int | None, ...]], tuple[TensorSpec]] = {}
+_several_specs: dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -58,7 +59,13 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
     """The same of all outputs of an op; most often the same object for those that are alike."""
     if len(tensors) == 1:
         return _specs_of_one(tensors[0])
-    return tuple([_specs_of_one(tensor)[0] for tensor in tensors])
+    specs = tuple([_specs_of_one(tensor)[0] for tensor in tensors])
+    known = _several_specs.get(specs)
+    if known is None:
+        if len(_several_specs) >= _SPECS_KEPT:
+            _several_specs.clear()
+        known = _several_specs[specs] = specs
+    return known
 
 
 def _specs_of_one(tensor: torch.Tensor) -> tuple[TensorSpec]:

@@ -73,6 +73,7 @@ class Kinds {
       if (!tensor.defined()) {
         hash = mix(hash, 12);
       } else if (is_number(tensor)) {
+        if (tensor.is_complex()) return false;  // of which only half is in the hash
         hash = mix(hash, 20 + uint64_t(tensor.scalar_type()));
       } else {
         tensors_.push_back(tensor.unsafeGetTensorImpl());

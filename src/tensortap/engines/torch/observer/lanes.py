@@ -37,6 +37,7 @@ class Lanes:
         self._library = library
         self._lanes: dict[tuple[DebugOp, tuple[int, ...]], int] = {}
         self._destinations: list[Sequence[int]] = []
+        self._last: tuple[DebugOp | None, tuple[int, ...], int] = (None, (), -1)
         self.keys = keys
         self.handle = library.tt_new_plan()
 
@@ -57,18 +58,27 @@ class Lanes:
             return ()
         taps: list[int] = []
         for op, positions in wanted:
-            if type(op) not in (DebugNumericSummary, DebugIdentity):
-                return _BY_PYTHON
-            if type(op) is DebugIdentity and not _is_recorded_as_it_is(dtype_of(node, slot)):
-                return _BY_PYTHON
-            lane = self._lanes.get((op, positions))
-            if lane is None:
-                lane = self._lanes[op, positions] = len(self._lanes)
-                self._destinations.append(positions)
-                self._add_lane(op, observer)
             dtype = "float64" if type(op) is DebugNumericSummary else dtype_of(node, slot)
+            can_be_copied = type(op) is DebugIdentity and _is_recorded_as_it_is(dtype)
+            if type(op) is not DebugNumericSummary and not can_be_copied:
+                return _BY_PYTHON
+            lane = self._lane_of(op, positions, observer)
             taps += (lane, self.keys.add((node.name, slot, op.name, node.device, dtype)))
         return tuple(taps)
+
+    def _lane_of(self, op: DebugOp, positions: tuple[int, ...], observer: int) -> int:
+        last_op, last_positions, lane = self._last
+        if (
+            op is last_op and positions is last_positions
+        ):  # a program that is new asks for every node: no hash is made
+            return lane
+        found = self._lanes.get((op, positions))
+        if found is None:
+            found = self._lanes[op, positions] = len(self._lanes)
+            self._destinations.append(positions)
+            self._add_lane(op, observer)
+        self._last = op, positions, found
+        return found
 
     def hand_over(self, watching: Watching, lane: int, rows: Any, data: Any, has_bad: bool) -> None:
         """Give a block of records to their sinks."""

@@ -63,6 +63,9 @@ class Nodes:
         self.parameter_paths: list[str] = []
         """Of the parameters whose gradients are told of, by their number."""
 
+    def __len__(self) -> int:
+        return len(self._nodes) + len(self._kinds)
+
     def __getitem__(self, number: int) -> Node:
         return self._nodes[number]
 
