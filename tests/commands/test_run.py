@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensortap.commands import main
+from tensortap.frameworks import FRAMEWORKS
 from tensortap.reader import SessionDir
 from tests.patience import patient
 
@@ -138,7 +139,8 @@ def test_a_program_without_pytorch_leaves_nothing_behind(folder):
     done = ended([*TENSORTAP, "run", "-c", "print('output')"])
     assert done.stdout == "output\n"
     assert done.stderr == (
-        "tensortap: nothing was seen of the code: it used no PyTorch or TensorFlow. If it starts the program that does, write "
+        f"tensortap: nothing was seen of the code: it used no {' or '.join(each.title for each in FRAMEWORKS)}. "
+        "If it starts the program that does, write "
         "`tensortap run` before that one\n"
     )
     assert list(folder.path.iterdir()) == []
