@@ -490,3 +490,26 @@ def nested_scans():
         if index == 1:
             x[2, 3] = 0
         params, _ = step(params, jnp.asarray(x))
+
+
+@plant("log", 2, "log-of-zero")
+def compiled_ahead_of_time():
+    def loss_of(params, x):
+        return jnp.log(x * params["w"]).mean()  # BUG
+
+    params = {"w": jnp.ones(3)}
+    step = sgd(loss_of, 0.0).lower(params, jnp.ones((4, 3))).compile()
+    for x in batches(4, bad=2):
+        params, _ = step(params, x)
+
+
+@plant("log", 1, "log-of-zero")
+def updates_outside_of_compiled_code():
+    @jax.jit
+    def gradients_of(params, x):
+        return jax.value_and_grad(lambda p: jnp.log(x * p["w"]).mean())(params)  # BUG
+
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1):
+        _, gradients = gradients_of(params, x)
+        params = jax.tree.map(lambda p, g: p - 0.0 * g, params, gradients)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensortap.analyze.execution import Execution
 from tensortap.analyze.graph_nodes import GraphNodes, node_of_proto
 from tensortap.analyze.health import Health
-from tensortap.analyze.run_facts import Execution, RunFacts
+from tensortap.analyze.run_facts import RunFacts
 from tensortap.errors import DamagedValueError
 from tensortap.phases import module_of, phase_of
 from tensortap.pill import HASH_OP, NAN_COUNT_OP, PILL_BYTES, PILL_OP

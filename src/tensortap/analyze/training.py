@@ -15,6 +15,7 @@ from tensortap.phases import SOURCES, forward_names, is_variable, parameter_of_g
 from tensortap.records import Node, split_tensor_name
 
 if TYPE_CHECKING:
+    from tensortap.analyze.graph_facts import GraphFacts
     from tensortap.analyze.run_facts import RunFacts
 
 __all__ = ["forward_by_name", "gradients_of", "losses_of", "updates_of", "variable_behind"]
@@ -25,7 +26,7 @@ _ROOT = re.compile(r"(?:^|/)grad_ys_\d+$")
 _LOSS = re.compile(r"(?:^|[/_])(?:loss|cost)(?:_\d+)?(?:/value)?$", re.IGNORECASE)
 
 
-def variable_behind(facts: RunFacts, tensor: str) -> str | None:
+def variable_behind(facts: GraphFacts, tensor: str) -> str | None:
     """The variable whose value, or handle, a tensor is; None if it is something else."""
     found = None
     for _ in range(_FARTHEST):
@@ -129,7 +130,7 @@ def _is_one_number(facts: RunFacts, tensor: str) -> bool:
     return is_result and health is not None and health.elements == 1 and "float" in (health.dtype or "float")
 
 
-def forward_by_name(facts: RunFacts, name: str) -> Node | None:
+def forward_by_name(facts: GraphFacts, name: str) -> Node | None:
     """The node whose gradient another is part of, as names tell it; None if they do not."""
     for forward in forward_names(name):
         if forward in facts.nodes:

@@ -230,7 +230,8 @@ class Answerer:
         seen = watch.seen
         if not seen.runs and seen.checked:
             steps = f" in {count(seen.steps, 'step')}" if seen.steps else ""
-            self.say(f"no bad value: what {count(seen.checked, 'call')}{steps} returned was looked at")
+            calls = count(seen.checked, "call")
+            self.say(f"no bad value in what {calls} of compiled functions{steps} returned")
             return
         if not seen.runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)

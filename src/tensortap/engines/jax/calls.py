@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from jax._src import core as jax_core
 from jax._src import pjit
 
+from tensortap.engines.jax.compiled_ahead import AheadOfTime
 from tensortap.records import Frame
 
 __all__ = ["Call", "Listener", "execute", "listen", "stop_listening", "unheard"]
@@ -70,6 +71,7 @@ def listen(listener: Listener) -> None:
         if not _listeners:
             pjit._pjit_call_impl_python = _heard_python
             pjit.jit_p.def_impl(_heard_impl)
+            _ahead_of_time.install()
         _listeners.append(listener)
         forget_shortcuts()
 
@@ -82,6 +84,7 @@ def stop_listening(listener: Listener) -> None:
         if not _listeners:
             pjit._pjit_call_impl_python = _original_python
             pjit.jit_p.def_impl(_original_impl)
+            _ahead_of_time.remove()
 
 
 def forget_shortcuts() -> None:
@@ -130,6 +133,16 @@ def _heard_impl(*arguments: Any, **parameters: Any) -> Any:
 
 def _call(arguments: Sequence[Any], parameters: dict[str, Any]) -> Call:
     return Call(arguments, parameters, lambda: execute(arguments, parameters))
+
+
+def _heard_ahead(
+    arguments: Sequence[Any], parameters: dict[str, Any], go_on: Callable[[], Sequence[Any]]
+) -> Sequence[Any] | None:
+    listener = _wants()
+    return None if listener is None else listener.called(Call(arguments, parameters, go_on))
+
+
+_ahead_of_time = AheadOfTime(_heard_ahead)
 
 
 def is_concrete(values: Sequence[Any]) -> bool:

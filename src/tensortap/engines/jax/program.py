@@ -21,7 +21,18 @@ from tensortap.engines.jax.dtypes import READABLE
 from tensortap.engines.jax.lines import is_library_file, is_of_jax, is_optimizer_stack, stack_of
 from tensortap.records import Frame, TensorSpec
 
-__all__ = ["Argument", "Block", "Loop", "Op", "Program", "Site", "Step", "Value", "scope_of", "spec_of_aval"]
+__all__ = [
+    "Argument",
+    "Block",
+    "Loop",
+    "Op",
+    "Program",
+    "Site",
+    "Step",
+    "Value",
+    "scope_of",
+    "updated_arguments",
+]
 
 _CALLS = frozenset(
     [
@@ -47,6 +58,7 @@ _LOOPS = ("scan", "while", "cond", "loop_carry", "loop_slice")
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _TRANSFORM = re.compile(r"\b\w+\(([^()]*)\)")
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\-/]")
+_FIRST_PART = re.compile(r"^(\[[^\]]*\]|\.?\w+)")
 _ATTRIBUTE_LENGTH = 80
 
 
@@ -191,6 +203,8 @@ class Program:
         root: its blocks.
         outputs: what it returns.
         argument_names: paths of its arguments, as the caller wrote them.
+        updated: places of the arguments that it returns, updated.
+        is_library: it is a function of JAX itself, or a single operation.
     """
 
     def __init__(self, closed: ClosedJaxpr) -> None:
@@ -206,6 +220,7 @@ class Program:
         self.name = str(getattr(info, "func_name", "") or "")
         self.is_library = is_of_jax(getattr(info, "func_filename", None))
         self.has_gradients = False
+        self.updated = updated_arguments(closed)
         env: dict[Var, Value] = {}
         for place, var in enumerate(jaxpr.invars):
             env[var] = Argument(place)
@@ -509,6 +524,28 @@ class _Here:
         )
 
 
+def updated_arguments(closed: ClosedJaxpr) -> frozenset[int]:
+    """Places of the arguments of a program that are returned under the same path: parameters, most likely."""
+    info, given = closed.jaxpr.debug_info, {}
+    paths = getattr(info, "arg_names", None) or ()
+    for place, (path, aval) in enumerate(zip(paths, closed.in_avals, strict=False)):
+        end = _FIRST_PART.sub("", str(path or ""))
+        if end:
+            given[end, aval.str_short()] = place
+    returned = zip(getattr(info, "result_paths", None) or (), closed.out_avals, strict=False)
+    keys = ((end, aval.str_short()) for path, aval in returned for end in _endings(str(path or "")))
+    return frozenset(given[key] for key in keys if key in given)
+
+
+def _endings(path: str) -> Iterator[str]:
+    """The path of a result without its first parts: `result[0]['w']`, `[0]['w']`, `['w']`."""
+    while path:
+        yield path
+        path, before = _FIRST_PART.sub("", path), path
+        if path == before:
+            return
+
+
 def _opened(inner: Any) -> tuple[Jaxpr, Sequence[Any]]:
     return (inner.jaxpr, inner.consts) if isinstance(inner, jex_core.ClosedJaxpr) else (inner, ())
 
@@ -539,8 +576,9 @@ def _attributes(eqn: JaxprEqn, inputs: Sequence[Value]) -> dict[str, Any]:
     for name, value in eqn.params.items():
         if value is None or "jaxpr" in name or name in ("sharding", "out_sharding"):
             continue
-        text = value if isinstance(value, (int, float)) else str(value)
-        if not isinstance(text, str) or (len(text) <= _ATTRIBUTE_LENGTH and "\n" not in text):
+        if isinstance(value, (int, float)):
+            found[name] = value
+        elif len(text := str(value)) <= _ATTRIBUTE_LENGTH and "\n" not in text:
             found[name] = text
     for place, value in enumerate(inputs):
         if value is not None and not isinstance(value, (Site, Argument)) and np.ndim(value) == 0:

@@ -11,9 +11,12 @@ import jax
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.program import Program
 from tensortap.engines.jax.taps import portable
+from tensortap.engines.jax.taps.lean import enough
 from tensortap.engines.jax.taps.library import Library, Taken, library
+from tensortap.engines.jax.taps.primitives import CHECK
 from tensortap.engines.jax.taps.replay import Execution, executions
 from tensortap.engines.jax.taps.rewrite import Wishes, tapped
+from tensortap.pill import kinds_of
 
 __all__ = ["Programs"]
 
@@ -26,6 +29,7 @@ class Programs:
     def __init__(self) -> None:
         self._programs: OrderedDict[int, tuple[Any, Program]] = OrderedDict()
         self._tapped: OrderedDict[tuple[int, Wishes], Any] = OrderedDict()
+        self._enough: dict[tuple[int, Wishes], Wishes] = {}
         self._feeds: dict[tuple[int, int], int] = {}
         self.dropped = 0
 
@@ -53,6 +57,12 @@ class Programs:
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
     ) -> tuple[Sequence[Any], list[Execution]]:
         """Execute a call with taps: its results, which are complete, and what the taps have seen."""
+        results, taken = self._run(program, call, wishes, arguments)
+        return results, executions(program, taken, {number for number, _ in wishes.taps})
+
+    def _run(
+        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+    ) -> tuple[Sequence[Any], Taken]:
         native = library()
         rewritten = self._rewritten(program, wishes, native)
         parameters = dict(
@@ -69,7 +79,22 @@ class Programs:
                 jax.effects_barrier()
         taken = _take(native)
         self.dropped += taken.dropped
-        return results, executions(program, taken, {number for number, _ in wishes.taps})
+        return results, taken
+
+    def is_good(
+        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+    ) -> tuple[Sequence[Any], bool]:
+        """Execute a call with the fewest taps by which it is known whether anything that is wished for is bad."""
+        results, taken = self._run(program, call, self._fewest(program, wishes), arguments)
+        return results, not any(map(kinds_of, taken.rows))
+
+    def _fewest(self, program: Program, wishes: Wishes) -> Wishes:
+        key = (id(program), wishes)
+        found = self._enough.get(key)
+        if found is None:
+            numbers = enough(program, (number for number, _ in wishes.taps))
+            found = self._enough[key] = Wishes(frozenset((number, CHECK) for number in numbers))
+        return found
 
     def _rewritten(self, program: Program, wishes: Wishes, native: Library | None) -> Any:
         key = (id(program), wishes)

@@ -73,6 +73,7 @@ class Recorder:
         self._so_far: Any = 0
         self._uncounted: list[Named] = []
         self.found_bad = False
+        self._only_bad = not plan.taps and not plan.captures
         self.seen = Observation()
         names.start_run()
 
@@ -94,13 +95,23 @@ class Recorder:
             results = call.go_on() if arguments is call.arguments else self._plain(call, arguments)
             executed: list[Execution] = []
         else:
-            results, executed = self._programs.execute(program, call, wishes, arguments)
+            results, executed = self._execute(program, call, wishes, arguments)
         with calls.unheard():
             self._show_call(program, named, executed, call, arguments, wishes)
         for name, value in zip(named.outputs, results, strict=True):
             if name is not None and isinstance(value, jax.Array):
                 self._made[id(value)] = (name, value)
         return results
+
+    def _execute(
+        self, program: Program, call: Call, wishes: Wishes, arguments: Sequence[Any]
+    ) -> tuple[Sequence[Any], list[Execution]]:
+        """Execute a call with taps; with few of them, as long as all is well, if only what is bad is recorded."""
+        if self._only_bad and not wishes.feeds and all(kind == PILL for _, kind in wishes.taps):
+            results, is_good = self._programs.is_good(program, call, wishes, arguments)
+            if is_good:
+                return results, []
+        return self._programs.execute(program, call, wishes, arguments)
 
     def _plain(self, call: Call, arguments: Sequence[Any]) -> Sequence[Any]:
         return calls.execute(arguments, dict(call.parameters, donated_invars=(False,) * len(call.donated)))
@@ -162,7 +173,11 @@ class Recorder:
             number = self._outside[base] = self._outside.get(base, -1) + 1
             name = f"{base}_{number}:0" if number else f"{base}:0"
             self._made[id(value)] = known = (name, value)
-            kind = "Const" if program.is_library or argument.is_constant else "Placeholder"
+            kind = "Placeholder"
+            if program.is_library or argument.is_constant:
+                kind = "Const"
+            elif argument.place in program.updated:
+                kind = "Variable"
             self._show_outside(name, kind, value)
         elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
             self._show_outside(known[0], "Placeholder" if known[0] in self._inputs else "Variable", value)
@@ -217,6 +232,9 @@ class Recorder:
                 wanted = watching.wants(node, site.slot)
                 if wanted:
                     only_pills = all(_is_plain_summary(op) for op, _ in wanted)
+                    self._only_bad = self._only_bad and all(
+                        getattr(op, "mute_if_healthy", False) for op, _ in wanted
+                    )
                     if only_pills and not site.is_float:
                         continue  # an integer is never bad: its numbers would cost as much as those of a float
                     taps[site.number] = PILL if only_pills else VALUE

@@ -21,12 +21,11 @@ def train_once(root: str | Path) -> None:
     def loss_of(params: Any, x: Any) -> Any:
         return ((jax.nn.relu(x @ params["first"]) @ params["second"]) ** 2).mean()
 
-    @jax.jit
     def step(params: Any, x: Any) -> Any:
         loss, gradients = jax.value_and_grad(loss_of)(params, x)
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), {"loss": loss}
 
     params = {"first": jnp.full((4, 8), 0.1), "second": jnp.full((8, 2), 0.1)}
     health = WatchOptions(["DebugNumericSummary"])
-    with DumpingDebugWrapperSession(Session(step, params), str(root), watch_fn=health) as wrapped:
+    with DumpingDebugWrapperSession(Session(jax.jit(step), params), str(root), watch_fn=health) as wrapped:
         wrapped.run(None, {"x": jnp.ones((3, 4))})

@@ -188,7 +188,7 @@ class Follower:
         before = session.global_step
         # A program that updates its parameters outside of compiled code has steps, too: calls that work out gradients.
         has_steps = self._watch.seen.steps > 0
-        works_out_gradients = not has_steps and pending.function.has_gradients
+        works_out_gradients = not has_steps and pending.function.program.has_gradients
         session.global_step = pending.number if works_out_gradients else pending.step
         session.circumstances = Circumstances(
             trains=pending.function.trains or works_out_gradients or None,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from tensortap.engines.jax.lines import is_of_jax
-from tensortap.engines.jax.program import Program
+from tensortap.engines.jax.program import Program, updated_arguments
 
 __all__ = ["Function", "Functions"]
 
-_FIRST_PART = re.compile(r"^(\[[^\]]*\]|\.?\w+)")
 _KEPT = 2048
 
 
@@ -23,7 +22,7 @@ class Function:
     """A compiled function, known by its traced program.
 
     Attributes:
-        is_library: it is one of `jax.numpy` or a single operation, which the program calls outside its own functions.
+        is_library: it is one of `jax.numpy` or a single operation, called outside of the functions of the program.
         trains: it returns what it was given, updated.
         is_sure: it was seen to be given its own results.
         calls: how many there were.
@@ -46,7 +45,7 @@ class Function:
             and not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
             and jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact)
         )
-        self.trains = not self.is_library and self._returns_what_it_is_given()
+        self.trains = not self.is_library and bool(updated_arguments(jaxpr))
         self._last: list[weakref.ref[Any]] = []
 
     def takes_its_results(self, arguments: Sequence[Any]) -> bool:
@@ -58,31 +57,10 @@ class Function:
         """Remember what it returned, without keeping it."""
         self._last = [weakref.ref(each) for each in results if isinstance(each, jax.Array)]
 
-    @property
-    def has_gradients(self) -> bool:
-        """Whether it works out gradients."""
-        return Program(self.jaxpr).has_gradients
-
-    def _returns_what_it_is_given(self) -> bool:
-        info = self.jaxpr.jaxpr.debug_info
-        given = {
-            (_FIRST_PART.sub("", str(path or "")), aval.str_short())
-            for path, aval in zip(info.arg_names or (), self.jaxpr.in_avals, strict=False)
-        }
-        given = {each for each in given if each[0]}
-        paths = zip(info.result_paths or (), self.jaxpr.out_avals, strict=False)
-        return any(
-            (end, aval.str_short()) in given for path, aval in paths for end in _endings(str(path or ""))
-        )
-
-
-def _endings(path: str) -> Iterator[str]:
-    """The path of a result without its first parts: `result[0]['w']`, `[0]['w']`, `['w']`."""
-    while path:
-        yield path
-        path, before = _FIRST_PART.sub("", path), path
-        if path == before:
-            return
+    @functools.cached_property
+    def program(self) -> Program:
+        """What it consists of."""
+        return Program(self.jaxpr)
 
 
 class Functions:

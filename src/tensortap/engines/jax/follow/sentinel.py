@@ -113,7 +113,7 @@ class Sentinel:
         self._kept += nbytes
 
     def settled(self, wait: bool = False) -> Iterator[tuple[Pending, dict[int, int]]]:
-        """The calls whose verdict is known, in their order, and bad; waits for all, or those over the budget."""
+        """The bad calls among those whose verdict is known; waits for all of them, or for those over the budget."""
         small, self._small = self._small, []
         if small and (wait or len(small) >= _MOST_SMALL or self._kept > self._budget):
             for place, each in enumerate(small):
@@ -156,19 +156,9 @@ def copied(arguments: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
     return kept
 
 
-@jax.jit
-def _copies(*arrays: Any) -> Any:
-    return tuple(jax.numpy.copy(each) for each in arrays)
-
-
-@jax.jit
-def _portable_verdict(*arrays: Any) -> Any:
-    return portable.bad_kinds(*arrays)
-
-
-@jax.jit
-def _native_verdict(*arrays: Any) -> Any:
-    return primitives.bad_kinds(*arrays)
+_copies = jax.jit(lambda *arrays: tuple(map(jax.numpy.copy, arrays)))
+_portable_verdict = jax.jit(portable.bad_kinds)
+_native_verdict = jax.jit(primitives.bad_kinds)
 
 
 def _verdict(*arrays: Any) -> Any:

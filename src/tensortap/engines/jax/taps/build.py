@@ -30,7 +30,7 @@ SOURCE = Path(__file__).with_name("taps.c")
 
 COMPILE_SECONDS = 120.0
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-std=c11", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 _HEADERS = Path(next(iter(jaxlib.__path__))) / "include"
 _SHOWN_LINES = 15
 

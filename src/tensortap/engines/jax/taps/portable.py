@@ -40,7 +40,7 @@ def reporter(number: int, kind: int) -> Callable[[Any], None]:
 
     def report(tensor: Any) -> None:
         row = _summary(tensor)
-        jax.debug.callback(note, *((row, tensor) if kind else (row,)))
+        jax.debug.callback(note, *((row, tensor) if kind == 1 else (row,)))
 
     return report
 

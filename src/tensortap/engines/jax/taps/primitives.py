@@ -12,10 +12,10 @@ from jax.extend.core import Primitive
 
 from tensortap.engines.jax.taps import portable
 
-__all__ = ["PILL", "TAP_EFFECT", "VALUE", "bad_kinds", "feed_p", "tap_p"]
+__all__ = ["CHECK", "PILL", "TAP_EFFECT", "VALUE", "bad_kinds", "feed_p", "tap_p"]
 
-PILL, VALUE = 0, 1
-"""What a tap takes of a tensor: its health, or a copy as well."""
+PILL, VALUE, CHECK = 0, 1, 2
+"""What a tap takes of a tensor: its health; a copy as well; its health, and only if it is bad."""
 
 
 class TapEffect(effects.Effect):  # type: ignore[misc]

@@ -73,8 +73,7 @@ def executions(program: Program, taken: Taken, wanted: set[int]) -> list[Executi
 def _merged(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The health of a tensor of which each device has a part."""
     if len(rows) == 1:
-        found: npt.NDArray[np.float64] = rows[0]
-        return found
+        return rows.reshape(-1)
     merged: npt.NDArray[np.float64] = rows[0].copy()
     merged[[ELEMENTS, *range(NAN, POS_INF + 1)]] = rows[:, [ELEMENTS, *range(NAN, POS_INF + 1)]].sum(0)
     merged[MIN], merged[MAX] = rows[:, MIN].min(), rows[:, MAX].max()

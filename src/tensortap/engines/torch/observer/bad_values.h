@@ -42,7 +42,9 @@ class BadValues {
   }
 
   void note(Value value, int kinds) {
-    if (kinds > 0) kinds_[value] = kinds;
+    if (kinds <= 0) return;
+    kinds_[value] = kinds;
+    run_.values.keep_gone();  // what has become of it is told at the end of the run
   }
 
   // A tensor from outside has come bad: if it was made so in an earlier run, that is where it comes from.

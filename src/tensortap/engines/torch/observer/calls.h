@@ -9,8 +9,6 @@
 
 namespace tensortap {
 
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
 using Outputs = c10::ArrayRef<const at::Tensor*>;
 
 // What is known of a call's kind before it has run; see kinds.h.

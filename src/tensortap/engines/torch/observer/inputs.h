@@ -135,10 +135,9 @@ class Inputs {
     if (Origin* found = run_.values.find(place)) return found->value;  // the same op takes it twice
     const int32_t scope = inner_scope(call.entry);
     Memory* memory = run_.values.memory_at(place);
-    Origin* root = memory == nullptr ? nullptr : run_.values.find(memory->root);
-    const bool is_view = root != nullptr && memory->root_dtype == tensor.scalar_type() && memory->plain &&
+    const bool is_view = memory != nullptr && memory->root_dtype == tensor.scalar_type() && memory->plain &&
                          has_plain_storage(tensor);
-    return is_view ? name_hidden_view(scope, tensor, place, spec, *root, memory->writer)
+    return is_view ? name_hidden_view(scope, tensor, place, spec, memory->origin, memory->writer)
                    : name_constant(call, scope, tensor, place, spec);
   }
 

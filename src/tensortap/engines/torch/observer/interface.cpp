@@ -262,7 +262,6 @@ EXPORT int tt_first_not_finite(PyObject* tensors, int with_gradients, PyObject* 
 
 EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
 
-EXPORT void tt_free_rows(void* rows) { row_pool().give_back(rows, kRowBlock); }
-EXPORT void tt_free_data(void* data, int64_t size) { pool().give_back(data, size_t(size)); }
+EXPORT void tt_free_block(void* block, int64_t size) { pool().give_back(block, size_t(size)); }
 
 #include "module_calls.h"

@@ -67,8 +67,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_outermost_calls": (_OBJECT, (_OBJECT,)),
     "tt_first_not_finite": (_INT, (_OBJECT, _INT, _OBJECT)),
     "tt_forget_codes": (None, (_POINTER,)),
-    "tt_free_rows": (None, (_POINTER,)),
-    "tt_free_data": (None, (_POINTER, _LONG)),
+    "tt_free_block": (None, (_POINTER, _LONG)),
 }
 
 

@@ -91,7 +91,7 @@ class Observer {
       decoder.tell("failure_was_caught");
     }
     Operator* op = operators_.of(fn);
-    if (op->transparent) return;
+    if (op == nullptr || op->transparent) return;
     // A call from TorchScript brings the whole stack; the arguments are at its end.
     auto arguments = fn.inputs();
     if (arguments.size() > op->argument_count) arguments = arguments.slice(arguments.size() - op->argument_count);

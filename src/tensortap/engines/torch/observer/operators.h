@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,11 +49,13 @@ class Operators {
  public:
   explicit Operators(const Decoder& decoder) : decoder_(decoder) {}
 
+  // Null for what is none, such as a node of autograd.
   Operator* of(const at::RecordFunction& fn) {
     const char* name = fn.name();  // of a schema, so each overload has its own
     // Names can be freed and their address given to another operator, except those of PyTorch itself.
     const auto recent = built_in_.find(name);
     if (recent != built_in_.end()) return recent->second;
+    if (!is_operator_name(name)) return nullptr;
     const auto full_name = fn.operator_name();
     const std::string overload = full_name.has_value() ? full_name->overload_name : "";
     auto& known = operators_[std::string(name) + "." + overload];
@@ -62,14 +65,18 @@ class Operators {
   }
 
  private:
+  // Not those of autograd's nodes ("autograd::engine::evaluate_function: MulBackward0") nor of blocks that somebody has given a
+  // name: there is one for every op of the backward pass, at a new address each time.
+  static bool is_operator_name(const char* name) {
+    return std::strchr(name, ' ') == nullptr && std::strstr(name, "::") != nullptr;
+  }
+
   std::unique_ptr<Operator> read(const std::string& name, const std::string& overload) const {
     auto op = std::make_unique<Operator>();
     op->name = name;
     op->overload = overload;
     op->transparent = true;
-    if (name.find("::") != std::string::npos) {
-      op->handle = c10::Dispatcher::singleton().findSchema({name, overload});
-    }
+    op->handle = c10::Dispatcher::singleton().findSchema({name, overload});
     if (op->handle.has_value()) {
       op->is_built_in = name.compare(0, 6, "aten::") == 0;
       op->has_composite = op->handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);

@@ -16,6 +16,11 @@ struct Tap {
 };
 constexpr int32_t kPythonLane = -1;
 
+// How much a lane (lanes.h) has gathered in a run.
+struct LaneUse {
+  size_t rows = SIZE_MAX, bytes = SIZE_MAX;
+};
+
 // Runs that are watched alike share one.
 struct Plan {
   struct Node {
@@ -24,6 +29,7 @@ struct Plan {
     c10::SmallVector<c10::SmallVector<Tap, 1>, 1> taps;  // empty while none of them is watched
   };
   std::vector<Node> nodes;
+  std::vector<LaneUse> last_use;  // by lane
   bool watches = false;
 };
 

@@ -23,7 +23,12 @@ class Recording {
   void begin_run() { last_time_ = oldest_ = 0; }
 
   void end_run() {
-    for (Lane& lane : lanes_) lane.discard();
+    auto& last_use = run_.plan->last_use;
+    last_use.resize(std::max(last_use.size(), lanes_.size()));
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      last_use[i] = lanes_[i].use();
+      lanes_[i].discard();
+    }
     lanes_.clear();
   }
 
@@ -80,7 +85,6 @@ class Recording {
 
  private:
   static constexpr int kDtypes = 64;
-  static constexpr size_t kCopied = size_t(1) << 20;  // bytes of records that are copied rather than given away with their block
   static constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
 
   bool can_record(const at::Tensor& tensor, int code, c10::ArrayRef<Tap> taps) const {
@@ -145,8 +149,13 @@ class Recording {
     }
     flush_lane(number);
     lane.discard();  // what is left of it is empty
-    if (!lane.make_room(nbytes)) throw std::bad_alloc();
+    if (!lane.make_room(nbytes, last_use(number))) throw std::bad_alloc();
     return lane.data + lane.used;
+  }
+
+  LaneUse last_use(size_t number) const {
+    const auto& known = run_.plan->last_use;
+    return number < known.size() ? known[number] : LaneUse{};
   }
 
   static void finish_row(Lane& lane, uint32_t key, int64_t time, size_t nbytes, size_t rank, const int64_t* dims) {
@@ -162,7 +171,7 @@ class Recording {
     WithPython python;
     const int64_t muted = lane.muted;
     PyObject* has_bad = lane.has_bad ? Py_True : Py_False;
-    if (lane.used < kCopied) {  // a copy, so that a few records do not keep a large block
+    if (!lane.is_well_filled()) {
       Object rows(PyBytes_FromStringAndSize(reinterpret_cast<char*>(lane.rows), Py_ssize_t(lane.count * sizeof(Row))));
       Object data(PyBytes_FromStringAndSize(lane.data, Py_ssize_t(lane.used)));
       lane.start_again();
@@ -171,10 +180,10 @@ class Recording {
     }
     Row* rows = lane.rows;
     char* data = lane.data;
-    const size_t count = lane.count, used = lane.used, size = lane.data_size;
+    const size_t count = lane.count, used = lane.used, row_size = lane.row_size, data_size = lane.data_size;
     lane.forget();
-    decoder_.ask("flush", "iLnLnnLO", int(number), (long long)(intptr_t)rows, Py_ssize_t(count), (long long)(intptr_t)data,
-                 Py_ssize_t(used), Py_ssize_t(size), (long long)muted, has_bad);
+    decoder_.ask("flush", "iLnnLnnLO", int(number), (long long)(intptr_t)rows, Py_ssize_t(count), Py_ssize_t(row_size),
+                 (long long)(intptr_t)data, Py_ssize_t(used), Py_ssize_t(data_size), (long long)muted, has_bad);
   }
 
   const Decoder& decoder_;

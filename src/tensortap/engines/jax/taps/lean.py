@@ -1,0 +1,54 @@
+"""Which tensors need not be looked at: those whose badness would show in one that is.
+
+A NaN or an infinity that is added, multiplied or summed stays one. So if the result of such an operation is good, its
+inputs were; only where badness can end (a maximum, `where`, `exp`, a divisor, the results of the program) must somebody
+look. When only bad tensors are to be recorded, that is enough to know that there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensortap.engines.jax.program import Op, Program, Site
+
+__all__ = ["enough"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ALL_OPERANDS = _words(
+    """
+    abs add add_any broadcast_in_dim cbrt concatenate convert_element_type conv_general_dilated copy copy_p cos cumsum
+    cumprod dot_general expand_dims log log1p mul neg optimization_barrier reduce_prod reduce_sum reshape rev
+    sharding_constraint sin sqrt square squeeze stop_gradient sub transpose
+    """
+)
+"""Operations whose result is bad if anything they are given is."""
+
+_FIRST_OPERAND = frozenset(["div", "integer_pow", "pad", "scatter-add"])
+"""Operations whose result is bad if what they are given first is."""
+
+
+def enough(program: Program, wanted: Iterable[int]) -> frozenset[int]:
+    """Of the wanted sites, those that must be looked at to know that all are good."""
+    shown: set[int] = set()
+    for op in program.ops:
+        if _shows(op):
+            shown.update(value.number for value in _operands(op) if value.is_float)
+    return frozenset(number for number in wanted if number not in shown)
+
+
+def _shows(op: Op) -> bool:
+    """Whether badness of the inputs stays to be seen in the output."""
+    if op.primitive == "integer_pow" and not float(op.attributes.get("y", -1)) > 0:
+        return False
+    return (op.primitive in _ALL_OPERANDS or op.primitive in _FIRST_OPERAND) and all(
+        site.is_float for site in op.outs
+    )
+
+
+def _operands(op: Op) -> list[Site]:
+    inputs = op.inputs if op.primitive in _ALL_OPERANDS else op.inputs[:1]
+    return [value for value in inputs if isinstance(value, Site)]
