@@ -102,6 +102,12 @@ def records(watch, seen, lane=0):
     }
 
 
+def resident():
+    """Bytes of memory that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def maximum(pills):
     return [float(pill[MAX]) for pill in pills]
 
@@ -457,8 +463,7 @@ def test_memory_stays_as_it_is(observer, graph):
             for _ in range(count):
                 run(session, watch, y)
             gc.collect()
-            with open("/proc/self/statm") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            return resident()
 
         count = 300 if observer.name == "native" else 30
         before = runs(count // 3)
@@ -648,6 +653,29 @@ def test_functions_that_are_watched_draw_the_same_random_numbers(native):
         return [(call(watch, step, x)[0] if watched else step(x)).numpy().tolist() for watched in pattern]
 
     assert draw([True, False, False, True, True]) == draw([False] * 5)
+
+
+def test_watches_that_are_over_are_forgotten_by_functions(native):
+    weights = tf.ones([512, 512])
+
+    @tf.function
+    def f(x):
+        for _ in range(20):
+            x = tf.tanh(tf.matmul(x, weights))
+        return x
+
+    def watched(times):
+        for _ in range(times):
+            watch = native.watch(PILLS, everything)
+            _, seen = call(watch, f, weights)
+            assert seen.blocks
+            watch.close()
+            del watch, seen
+        gc.collect()
+        return resident()
+
+    before = watched(20)
+    assert watched(60) - before < 8 << 20
 
 
 def test_a_model_of_keras(native):

@@ -92,24 +92,28 @@ class SwitchingExecutor : public tf::Executor {
   absl::Status initialize() { return new_plain_executor(SharedKernels::params_for(shared_), graph_, &plain_); }
 
  private:
-  void RunAsyncInternal(const Args& args, DoneCallback done) override { choose().RunAsync(args, std::move(done)); }
-
-  tf::Executor& choose() {
+  void RunAsyncInternal(const Args& args, DoneCallback done) override {
     const std::shared_ptr<Recorder>& recorder = always_ != nullptr ? always_ : armed_here;
-    if (recorder == nullptr || !recorder->is_armed()) return *plain_;
+    auto tapped = recorder == nullptr || !recorder->is_armed() ? nullptr : executor_for(recorder);
+    if (tapped == nullptr) return plain_->RunAsync(args, std::move(done));
+    // It may be forgotten while it runs.
+    tapped->RunAsync(args, [tapped, done = std::move(done)](const absl::Status& status) { done(status); });
+  }
+
+  // The one with taps of a recorder, made when it is first used; null if that cannot be done.
+  std::shared_ptr<tf::Executor> executor_for(const std::shared_ptr<Recorder>& recorder) {
     std::lock_guard<std::mutex> hold(lock_);
-    auto& tapped = tapped_[recorder->id];
-    if (tapped == nullptr) {
-      tf::Graph copy(graph_.flib_def());
-      copy.Copy(graph_);
-      watch_graph(&copy, device_, recorder, function_);
-      if (!new_plain_executor(SharedKernels::params_for(shared_), copy, &tapped).ok()) {
-        tapped.reset();
-        recorder->fault();
-        return *plain_;
-      }
+    const auto found = tapped_.find(recorder->id);
+    if (found != tapped_.end()) return found->second;
+    for (auto each = tapped_.begin(); each != tapped_.end();) {
+      each = recorders().find(each->first) == nullptr ? tapped_.erase(each) : std::next(each);
     }
-    return *tapped;
+    tf::Graph copy(graph_.flib_def());
+    copy.Copy(graph_);
+    watch_graph(&copy, device_, recorder, function_);
+    std::unique_ptr<tf::Executor> executor;
+    if (!new_plain_executor(SharedKernels::params_for(shared_), copy, &executor).ok()) recorder->fault();
+    return tapped_[recorder->id] = std::move(executor);
   }
 
   const std::shared_ptr<SharedKernels> shared_;
@@ -119,7 +123,7 @@ class SwitchingExecutor : public tf::Executor {
   const std::shared_ptr<Recorder> always_;  // of what a watched graph calls
   std::unique_ptr<tf::Executor> plain_;
   std::mutex lock_;
-  std::map<int64_t, std::unique_ptr<tf::Executor>> tapped_;
+  std::map<int64_t, std::shared_ptr<tf::Executor>> tapped_;
 };
 
 class SwitchingFactory : public tf::ExecutorFactory {
