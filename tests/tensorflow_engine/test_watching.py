@@ -68,6 +68,21 @@ def test_old_loops_and_old_variables(tf, v1, observer, tmp_path):
     assert values(dump, "old") == [2.0]
 
 
+def test_what_goes_from_device_to_device_keeps_its_name(tf, v1, tmp_path):
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [2], name="x")
+        with tf.device("/cpu:1"):
+            doubled = tf.multiply(x, 2.0, name="doubled")
+        with tf.device("/cpu:0"):
+            summed = tf.reduce_sum(tf.square(doubled, name="squared"), name="summed")
+        session = tt.tensorflow.Session(config=v1.ConfigProto(device_count={"CPU": 2}))
+        dump = dumped(tmp_path, session, summed, {x: [1.0, 2.0]})
+    assert values(dump, "doubled") == [[2.0, 4.0]]
+    assert values(dump, "squared") == [[4.0, 16.0]]
+    assert dump.node_inputs("squared") == ["doubled"]
+    assert len(dump.devices()) == 2
+
+
 def test_what_was_fused_is_said(model, raw, caplog):
     session = tt.tensorflow.Session(raw)
     options = tt.RunOptions()

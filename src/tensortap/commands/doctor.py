@@ -188,13 +188,15 @@ def _engine(framework: Framework) -> list[Check]:
 
 
 def _interceptor(build: Any) -> list[Check]:
+    from tensortap.engines.building import find_compiler
     from tensortap.errors import NativeBuildError
 
     checks: list[Check] = []
     if build is None:
         return checks
     try:
-        checks.append(Check("compiler", "good", " ".join(build._compiler())))
+        compiler = getattr(build, "_compiler", find_compiler)()  # an engine may need another one
+        checks.append(Check("compiler", "good", " ".join(compiler)))
     except NativeBuildError as error:
         checks.append(Check("compiler", "note", error.reason, error.fix))
     try:

@@ -36,7 +36,9 @@ _PLUMBING = frozenset(
 """They pass a value on."""
 _CALLS = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?/")
 _TAP = "TensortapTap"  # of another watch of the same run
-_WITHOUT_VALUE = frozenset(["_Retval", "_Send", "_HostSend", "_DeviceRetval", _TAP])
+_WITHOUT_VALUE = frozenset(
+    ["_Retval", "_DeviceRetval", "_Send", "_HostSend", "_Recv", "_HostRecv", _TAP]
+)  # what is received was recorded where it was made, and has its name
 
 
 class Origins:
@@ -129,7 +131,7 @@ class KnownGraph:
         self.made_of = {
             origin[0].name: each
             for each, origin in zip(executed.nodes, found, strict=True)
-            if origin is not None
+            if origin is not None and each.op not in _WITHOUT_VALUE
         }
 
     def _node(self, each: ExecutedNode, origin: tuple[Any, Node, str] | None) -> Node:

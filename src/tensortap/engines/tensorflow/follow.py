@@ -57,6 +57,8 @@ class Follower:
 
     def install(self) -> None:
         """Learn of runs and calls from now on."""
+        if self._watch.budget is not None:
+            log.warning("A budget of time is not kept for TensorFlow: every run is watched.")
         follower = self
         run: Any = BaseSession.run
         call: Any = polymorphic_function.Function.__call__
