@@ -236,6 +236,7 @@ EXPORT void tt_node_changed(Observer* observer, int node) { observer->node_chang
 EXPORT int tt_flush(Observer* observer) {
   std::unique_lock<SpinLock> hold(observer->lock, std::try_to_lock);
   if (!hold.owns_lock()) return 0;
+  observer->recording.note_flush();
   if (observer->run.plan == nullptr) return 1;
   flush(observer, "handing over records");
   return 1;

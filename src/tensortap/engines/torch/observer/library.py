@@ -62,7 +62,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_set_owner": (None, (_POINTER, _LONG, _INT)),
     "tt_node_changed": (None, (_POINTER, _INT)),
     "tt_flush": (_INT, (_POINTER,)),
-    "tt_quick_calls": (_OBJECT, (_OBJECT, _OBJECT, _OBJECT, _OBJECT)),
+    "tt_quick_calls": (_OBJECT, (_OBJECT, _OBJECT, _OBJECT)),
     "tt_set_quick_hooks": (None, (_OBJECT,)),
     "tt_outermost_calls": (_OBJECT, (_OBJECT,)),
     "tt_first_not_finite": (_INT, (_OBJECT, _INT, _OBJECT)),

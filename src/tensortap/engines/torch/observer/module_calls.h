@@ -22,12 +22,11 @@ struct Hooks {
 
 std::vector<Hooks> ours;        // in the order in which PyTorch calls them
 PyObject* by_program = nullptr;  // Module._call_impl, as PyTorch or somebody else has made it
-PyObject* finish = nullptr;     // calls the hooks after a module that have come to be there during its call
 PyObject* entering = nullptr;   // PyTorch's dicts of global hooks
 PyObject* leaving = nullptr;
 PyObject* backward[2] = {};
 PyObject* forward_name = nullptr;
-PyObject* own_hooks[4] = {};  // names of a module's dicts of hooks; the last is the one that is called after it
+PyObject* own_hooks[4] = {};  // names of a module's dicts of hooks
 
 bool has_items(PyObject* dict, PyObject* name) {
   PyObject* hooks = PyDict_GetItemWithError(dict, name);  // borrowed
@@ -57,7 +56,7 @@ bool leave(PyObject* module, PyObject* positional, PyObject* result) {
   return true;
 }
 
-PyObject* call_quickly(PyObject* module, PyObject* dict, PyObject* const* arguments, size_t count, PyObject* keywords) {
+PyObject* call_quickly(PyObject* module, PyObject* const* arguments, size_t count, PyObject* keywords) {
   PyObject* forward = PyObject_GetAttr(module, forward_name);
   if (forward == nullptr) return nullptr;
   PyObject* positional = PyTuple_New(Py_ssize_t(count));
@@ -76,19 +75,9 @@ PyObject* call_quickly(PyObject* module, PyObject* dict, PyObject* const* argume
     }
   }
   if (entered) result = PyObject_Vectorcall(forward, arguments, count, keywords);
+  // Hooks that the program has added meanwhile PyTorch would not call, either: without ours, it had gone the quick way.
   if (result != nullptr) {
-    if (PyDict_GET_SIZE(leaving) == Py_ssize_t(ours.size()) && !has_items(dict, own_hooks[3])) {
-      if (!leave(module, positional, result)) Py_CLEAR(result);
-    } else {  // with hooks of the program, which may put something else in its place
-      PyObject* named = PyDict_New();
-      for (Py_ssize_t i = 0; named != nullptr && keywords != nullptr && i < PyTuple_GET_SIZE(keywords); ++i) {
-        if (PyDict_SetItem(named, PyTuple_GET_ITEM(keywords, i), arguments[count + size_t(i)]) != 0) Py_CLEAR(named);
-      }
-      PyObject* given[] = {module, positional, named, result};
-      PyObject* made = named == nullptr ? nullptr : PyObject_Vectorcall(finish, given, 4, nullptr);
-      Py_XDECREF(named);
-      Py_SETREF(result, made);
-    }
+    if (!leave(module, positional, result)) Py_CLEAR(result);
   } else if (entered && PyErr_ExceptionMatches(PyExc_Exception)) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -106,7 +95,7 @@ PyObject* call_module(PyObject*, PyObject* const* arguments, Py_ssize_t count, P
     if (dict == nullptr) return nullptr;
     const bool is_quick = has_only_ours(dict);
     PyObject* result =
-        is_quick ? call_quickly(arguments[0], dict, arguments + 1, size_t(count) - 1, keywords) : nullptr;
+        is_quick ? call_quickly(arguments[0], arguments + 1, size_t(count) - 1, keywords) : nullptr;
     Py_DECREF(dict);
     if (is_quick || PyErr_Occurred()) return result;
   }
@@ -161,10 +150,9 @@ PyMethodDef following[] = {
 }  // namespace tensortap
 
 // What takes the place of `Module._call_impl`; PyTorch's dicts of global hooks do not change.
-EXPORT PyObject* tt_quick_calls(PyObject* usual, PyObject* finish_usually, PyObject* dicts, PyObject* names) {
+EXPORT PyObject* tt_quick_calls(PyObject* usual, PyObject* dicts, PyObject* names) {
   using namespace tensortap::module_calls;
   Py_XSETREF(by_program, Py_NewRef(usual));
-  Py_XSETREF(finish, Py_NewRef(finish_usually));
   PyObject** places[] = {&entering, &leaving, &backward[0], &backward[1]};
   for (Py_ssize_t i = 0; i < 4; ++i) {
     Py_XSETREF(*places[i], Py_NewRef(PyTuple_GET_ITEM(dicts, i)));

@@ -53,7 +53,7 @@ def _install() -> None:
         modules._global_backward_pre_hooks,
         modules._global_backward_hooks,
     )
-    _ours = library().tt_quick_calls(_theirs, _call_hooks_after, dicts, _HOOKS)
+    _ours = library().tt_quick_calls(_theirs, dicts, _HOOKS)
     tell_of_pairs(_pairs_changed)
     _pairs_changed()
     setattr(nn.Module, _CALL, _ours)
@@ -68,18 +68,6 @@ def _remove() -> None:
 
 def _pairs_changed() -> None:
     library().tt_set_quick_hooks(pairs())
-
-
-def _call_hooks_after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
-    """What PyTorch does after a call, if the program has added hooks during it."""
-    for key, hook in (*modules._global_forward_hooks.items(), *module._forward_hooks.items()):
-        if key in module._forward_hooks_with_kwargs or key in modules._global_forward_hooks_with_kwargs:
-            changed = hook(module, args, kwargs, result)
-        else:
-            changed = hook(module, args, result)
-        if changed is not None:
-            result = changed
-    return result
 
 
 class OutermostCalls(ctypes.Structure):

@@ -73,12 +73,18 @@ class Recording {
     }
     if (oldest_ == 0) {
       oldest_ = time;
-      decoder_.tell("flush_later");
+      if (!flush_is_due_) {  // small runs come and go before it is; one appointment is enough for all of them
+        decoder_.tell("flush_later");
+        flush_is_due_ = true;
+      }
     } else if (time - oldest_ > kMaxAgeMicroseconds) {
       flush();
     }
     return kinds;
   }
+
+  // Whoever was to hand records over has come.
+  void note_flush() { flush_is_due_ = false; }
 
   // Hands over all that has been gathered.
   void flush() {
@@ -195,6 +201,7 @@ class Recording {
   SummaryKernel summarise_;
   int8_t dtype_codes_[kDtypes];
   std::vector<Lane> lanes_;
+  bool flush_is_due_ = false;           // another thread will hand over what there is then
   int64_t last_time_ = 0, oldest_ = 0;  // times of records: the last, and the first that has not been handed over
 };
 

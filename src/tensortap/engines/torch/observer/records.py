@@ -165,7 +165,7 @@ class Records:
     def flush_later(self) -> None:
         """Have the records gathered so far handed over soon, even if the program hangs in its next op.
 
-        Small runs come and go before that time is over; one appointment is enough for all of them.
+        The observer asks once, until `flush_is_due` has reached it.
         """
         if not self._flush_is_due:
             self._flush_is_due = True
