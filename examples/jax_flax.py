@@ -1,6 +1,6 @@
 """Train a small flax model with a mask that hides a NaN from the loss, and not from its gradient.
 
-Run it with `tensortap run examples/jax_flax.py`. Under `python` the loss is NaN from some step on, and nothing says why.
+Run it with `tensortap run examples/jax_flax.py`. Under `python` the loss is NaN from some step on, and that is all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Model(nnx.Module):
 
 
 def loss_of(model, x, is_real):
-    """Embeddings should have length one; rows that only fill up the batch do not count. Is masking them enough?"""
+    """Embeddings should have length one; rows that only fill up the batch do not count. Is a mask enough?"""
     embedded = model(x)
     length = jnp.sqrt((embedded**2).sum(-1))
     return jnp.where(is_real, (length - 1) ** 2, 0.0).mean()
