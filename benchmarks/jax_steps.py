@@ -2,7 +2,8 @@
 
 Each program is a whole training step with adamw, compiled. Everything is measured in one process, in turns, and told as
 a ratio of medians to the plain program: `sentinel` is what `tensortap run` does, `health` the health of all tensors in
-every step through a session, `jax_debug_nans` and `checkify` what JAX offers. Compile times include tracing and lowering.
+every step through a session, `jax_debug_nans` and `checkify` what JAX offers. Compile times include
+tracing and lowering.
 """
 
 from __future__ import annotations

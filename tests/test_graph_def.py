@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 import tensortap as tt
 from tensortap.analyze.facts import node_of_proto
 from tensortap.dtypes import DTYPE_NUMBERS
-from tensortap.wire.graph_def import nodes_to_proto
+from tensortap.wire.graph_def import GraphEncoder, nodes_to_proto
 
 
 def trained_session():
@@ -61,6 +62,26 @@ def test_the_executed_graph_comes_with_the_run():
     session.run(None, {"x": torch.ones(2)}, tt.RunOptions(output_partition_graphs=True), metadata)
     (graph,) = metadata.partition_graphs
     assert [node.name for node in graph.node] == ["x", "sin", "cos"]
+
+
+def test_an_encoded_graph_is_the_message_byte_by_byte():
+    """Nodes that are alike are encoded by what they share, also in the graph after the next."""
+    odd = {"big": 2**80, "mixed": [1, None], "none": None, "flag": False, "lr": 0.1, "empty": [], "zero": 0}
+    shared = tt.Node("a/b", "op", ("x:0", "y:1"), attributes=odd, module="a", phase="forward", forward="f")
+    nodes = [
+        *trained_session().graph.nodes,
+        shared,
+        replace(shared, name="ä/" + "b" * 300, module="ä", inputs=("z:0",) * 200, control_inputs=("c",)),
+        replace(shared, name="no/forward", forward=None),
+        replace(shared, name="no/module", module=None),
+        replace(shared, name="no/phase", phase=""),
+        replace(shared, name="other/device", device="/job:localhost/replica:0/task:0/device:CPU:1"),
+        replace(shared, name="a/view", is_view=True, writes=(-1, 0)),
+        tt.Node("nothing", ""),
+    ]
+    encoder = GraphEncoder()
+    for graph in (nodes, nodes[::2], nodes, [replace(node, control_inputs=("w",)) for node in nodes]):
+        assert encoder.encoded(graph) == nodes_to_proto(graph).SerializeToString(deterministic=True)
 
 
 def test_odd_attributes_are_written_as_text():

@@ -45,7 +45,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/tensortap-sanitize.XXXXXX")
 mkdir "$work/logs"
 include=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 sanitize=(-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined)
-kernel_flags=(-std=c11 -fno-math-errno -ffp-contract=off -fvisibility=hidden -fPIC -DPy_LIMITED_API=0x030B0000)
+kernel_flags=(-std=c11 -fno-math-errno -ffp-contract=off -fvisibility=hidden -fPIC -DPy_LIMITED_API=0x030B0000
+    -I"$root/src/tensortap") # for pill.h
 failures=()
 
 has() { [[ " ${steps[*]} " == *" $1 "* ]]; }
@@ -99,7 +100,7 @@ if has warnings; then
     mapfile -t command < <(PYTHONPATH="$work/tree/src" "$python" -c '
 from tensortap.engines.torch.observer.build import SOURCE, _compiler_command
 print("\n".join(part.replace("-I", "-isystem", 1) if part.startswith("-I") else part for part in _compiler_command(SOURCE)))')
-    check "warnings-observer.cpp" "${command[@]}" "${strict[@]}"
+    check "warnings-observer" "${command[@]}" "${strict[@]}"
 fi
 
 if has kernel; then

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensortap import errors as errors
+    from tensortap import tensorflow as tensorflow
     from tensortap import torch as torch
     from tensortap.debug.dumping import DumpingDebugWrapperSession
     from tensortap.debug.grpc import GrpcDebugWrapperSession, TensorBoardDebugWrapperSession
@@ -149,6 +150,7 @@ _HOMES = {
 _MODULES = (
     "errors",
     "jax",
+    "tensorflow",
     "torch",
 )  # not in `__all__`: `from tensortap import *` must not replace the user's `torch`
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -25,9 +25,10 @@ class Framework:
             otherwise on a command line, with that.
         start_ranks: what to type to start several ranks, with `{ranks}` and `{program}` in it.
         loop_advice: what to do about a program in which no step was found.
+        has_sessions: whether it has sessions and hooks of its own, which meet ours (`tensortap.seam.native`).
 
     >>> [framework.title for framework in FRAMEWORKS]
-    ['PyTorch', 'JAX']
+    ['PyTorch', 'TensorFlow', 'JAX']
     """
 
     name: str
@@ -39,6 +40,7 @@ class Framework:
     launchers: dict[str, str] = field(default_factory=dict)
     start_ranks: str = ""
     loop_advice: str = ""
+    has_sessions: bool = False
 
     @property
     def version(self) -> str | None:
@@ -79,6 +81,18 @@ FRAMEWORKS = (
         loop_advice=(
             "it called no module and made no optimizer. Put hooks around your loop with tt.torch.monitor, "
             "or make the step a session (docs/torch.md)"
+        ),
+    ),
+    Framework(
+        name="tensorflow",
+        title="TensorFlow",
+        module="tensorflow",
+        packages=("tensorflow-cpu", "tensorflow", "tensorflow-intel", "tf-nightly"),
+        library="libtensorflow",
+        has_sessions=True,
+        loop_advice=(
+            "it ran no session, called no tf.function that trains and no Keras fit. Put hooks around your session, "
+            "or make it a tt.tensorflow.Session (docs/tensorflow.md)"
         ),
     ),
     Framework(

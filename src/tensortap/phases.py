@@ -1,22 +1,57 @@
 """Where in a program a node belongs: the phase of the step and the module.
 
-The engine that executed a node tells (`Node.phase`, `Node.module`). Graphs that were written before it did have names
-only: what they say is worked out here, and nowhere else.
+The engine that executed a node tells (`Node.phase`, `Node.module`). Graphs that were written before it did, and those
+of TensorFlow's own debugger, have names only: what they say is worked out here, and nowhere else.
 """
 
 from __future__ import annotations
 
+import re
+
 from tensortap.records import Node, Position
 
-__all__ = ["SOURCES", "is_variable", "module_of", "parameter_of_gradient", "phase_of", "position_by_name"]
+__all__ = [
+    "SOURCES",
+    "forward_names",
+    "is_fed",
+    "is_variable",
+    "module_of",
+    "parameter_of_gradient",
+    "phase_of",
+    "position_by_name",
+]
 
-SOURCES = frozenset(["Placeholder", "Variable", "Const", "VariableV2", "VarHandleOp", "ReadVariableOp"])
+_FED = frozenset(
+    [
+        "Placeholder",
+        "PlaceholderWithDefault",
+        "_Arg",
+        "IteratorGetNext",
+        "IteratorGetNextSync",
+        "QueueDequeueV2",
+        "QueueDequeueManyV2",
+        "QueueDequeueUpToV2",
+    ]
+)
+_VARIABLES = frozenset(
+    ["Variable", "VariableV2", "VarHandleOp", "ReadVariableOp", "ResourceGather", "ResourceGatherNd"]
+)
+
+SOURCES = _FED | _VARIABLES | {"Const"}
 """Types of nodes whose values come from outside the run."""
+
+_GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
+_UPDATE = re.compile(r"^(?:Resource)?(?:Sparse)?Apply[A-Z]")
 
 
 def is_variable(op_type: str) -> bool:
     """Whether nodes of this type are parameters, buffers or state."""
-    return op_type in SOURCES and op_type not in ("Placeholder", "Const")
+    return op_type in _VARIABLES
+
+
+def is_fed(op_type: str) -> bool:
+    """Whether nodes of this type are the data of a run."""
+    return op_type in _FED
 
 
 def phase_of(node: Node) -> str:
@@ -26,6 +61,8 @@ def phase_of(node: Node) -> str:
     'forward'
     >>> phase_of(Node("gradients/model/fc/addmm/mm", "aten::mm")), phase_of(Node("x", "Placeholder"))
     ('backward', 'input')
+    >>> phase_of(Node("train/Adam/update_w/ResourceApplyAdam", "ResourceApplyAdam"))
+    'optimizer'
     """
     return node.phase or _phase_by_name(node)
 
@@ -53,14 +90,31 @@ def position_by_name(node: Node) -> Position:
     return Position(_phase_by_name(node), _module_by_name(node))
 
 
+def forward_names(name: str) -> list[str]:
+    """What the operation may be called whose gradient a node is part of, the likeliest first; none if it is none.
+
+    >>> forward_names("gradients/dense/MatMul_grad/MatMul_1")
+    ['dense/MatMul', 'dense']
+    >>> forward_names("gradient_tape/model/dense/MatMul/MatMul_1")[0], forward_names("dense/MatMul")
+    ('model/dense/MatMul', [])
+    """
+    scopes = list(_GRADIENTS.finditer(name))
+    if not scopes:
+        return []
+    parts = name[scopes[-1].end() :].split("/")
+    return ["/".join(parts[:count]).removesuffix("_grad") for count in range(len(parts) - 1, 0, -1)]
+
+
 def _phase_by_name(node: Node) -> str:
-    if node.name.startswith("gradients/") or node.op_type == "AccumulateGrad" or node.forward is not None:
+    if node.op_type == "AccumulateGrad" or node.forward is not None:
         return "backward"
-    if node.name.startswith("optimizer/"):
+    if node.name.startswith("optimizer/") or _UPDATE.match(node.op_type) or "/update_" in node.name:
         return "optimizer"
-    if node.op_type in SOURCES:
-        return "parameter" if is_variable(node.op_type) else "input"
-    return "forward"
+    if is_variable(node.op_type):
+        return "parameter"
+    if _GRADIENTS.search(node.name):
+        return "backward"
+    return "input" if node.op_type in SOURCES else "forward"
 
 
 def _module_by_name(node: Node) -> str | None:

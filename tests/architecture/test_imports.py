@@ -22,10 +22,9 @@ READING = {"reader", "analyze", "report", "commands", "server"}
 STARTING = {Path("commands/build.py"), Path("commands/doctor.py"), Path("commands/run.py")}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
 ALLOWED = {
-    "__init__.py": ["jax", "torch"],  # a public name
+    "__init__.py": ["jax", "tensorflow", "torch"],  # public names
     "wire/debug_service.py": ["tensorflow.EventListener"],  # the name of the protocol
     "wire/values.py": ["tensorflow.python.debug.lib.debug_data"],  # whose tools our values pass for theirs
-    "seam/base.py": ["tensorflow"],  # sessions that a user may take for ours
     "analyze/operands.py": ["torch"],  # in the source of a program
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))

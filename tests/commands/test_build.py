@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from tensortap.commands import main
+from tensortap.engines import building, registry
 from tensortap.engines.torch.observer import build
+from tensortap.errors import NativeBuildError
+from tensortap.frameworks import FRAMEWORKS
 
 pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in build.COMPILERS), reason="there is no C++ compiler"
+    not any(shutil.which(name) for name in building.COMPILERS), reason="there is no C++ compiler"
 )
 
 
@@ -34,7 +37,7 @@ def source(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    code = main(["build", *arguments])
+    code = main(["build", "torch", *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -78,13 +81,13 @@ def test_json_is_for_scripts(source, capsys):
     library = str(build.library_path(source))
     code, out, _ = run(capsys, "--check", "--json")
     assert code == 1
-    missing = json.loads(out)
+    (missing,) = json.loads(out)
     assert (missing["library"], missing["is_built"]) == (library, False)
     assert "has not been built" in missing["reason"]
-    built = json.loads(run(capsys, "--json")[1])
+    (built,) = json.loads(run(capsys, "--json")[1])
     assert built.pop("seconds") > 0
-    assert built == {"library": library, "is_built": True, "is_new": True}
-    assert json.loads(run(capsys, "--json")[1])["is_new"] is False
+    assert built == {"framework": "torch", "library": library, "is_built": True, "is_new": True}
+    assert json.loads(run(capsys, "--json")[1])[0]["is_new"] is False
     assert json.loads(run(capsys, "--clean", "--json")[1]) == {"removed": [os.path.dirname(library)]}
 
 
@@ -129,10 +132,53 @@ def test_help_teaches(capsys):
     assert "TENSORTAP_CACHE_DIR=/opt/tensortap tensortap build" in capsys.readouterr().out
 
 
-def test_without_torch_the_error_says_what_to_install():
-    program = "import sys; sys.modules['torch'] = None\nfrom tensortap.commands import main\nsys.exit(main(['build']))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+def in_a_process_without(modules, *arguments):
+    hide = "; ".join(f"sys.modules[{module!r}] = None" for module in modules)
+    program = (
+        f"import sys; {hide}\nfrom tensortap.commands import main\nsys.exit(main({['build', *arguments]!r}))"
+    )
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("named", [(), ("torch",)])
+def test_without_a_framework_the_error_says_what_to_install(named):
+    done = in_a_process_without([each.module for each in FRAMEWORKS], *named)
     assert done.returncode == 2
     assert done.stderr.startswith("tensortap build: ")
     assert "pip install 'tensortap[torch]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_all_frameworks_that_are_installed_are_built_for(source, tmp_path, capsys, monkeypatch):
+    class Other:
+        """An engine with a native part of its own."""
+
+        SOURCE = source
+
+        def find_built(self, source):
+            raise NativeBuildError("The other one is not there.", "Build it.")
+
+        def library_path(self, source):
+            return tmp_path / "other.so"
+
+    real = registry.load_engine
+
+    class Engine:
+        def builder(self):
+            return Other()
+
+    def load(framework):
+        return real(framework) if framework.name == "torch" else Engine()
+
+    monkeypatch.setattr(registry, "load_engine", load)
+    monkeypatch.setattr("tensortap.commands.build.missing_packages", lambda name: [])
+    run(capsys)
+    assert main(["build", "--check", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [each["framework"] for each in found] == [each.name for each in FRAMEWORKS]
+    assert [each["is_built"] for each in found] == [each.name == "torch" for each in FRAMEWORKS]
+
+
+def test_a_framework_that_there_is_no_engine_for(capsys):
+    assert main(["build", "tensorflw"]) == 2
+    assert "tensorflow" in capsys.readouterr().err

@@ -300,7 +300,7 @@ def test_doctor_tries_what_it_says(run_json):
     assert code == 0
     checks = {each["name"]: each for each in found["checks"]}
     assert checks["torch"]["status"] == "good"
-    assert "backward" in checks["trial step"]["text"]
+    assert "backward" in checks["torch: trial step"]["text"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -140,6 +140,22 @@ def with_a_loop(root, planted):
     return hook._dumper._guarding.budget
 
 
+def with_a_budget_of_the_loop(root, planted):
+    hooks = [
+        tt.DumpingDebugHook(each, lambda fetches, feeds: HEALTH) for each in (root, root / ".." / "more")
+    ]
+    model, optimizer, step = make_step(planted)
+    with tt.torch.monitor(
+        model, optimizer, hooks=[*hooks, tt.StopAtStepHook(last_step=STEPS)], budget=1.1
+    ) as monitor:
+        while not monitor.should_stop():  # other hooks hear of every run
+            with monitor.run():
+                step(torch.ones(4, 3))
+    dumps = [{each.name.rpartition("_")[2] for each in hook._dumper.root.glob("run_*")} for hook in hooks]
+    assert dumps[0] == dumps[1], "both have watched the same runs"
+    return hooks[0]._dumper._guarding.budget
+
+
 def with_a_wrapper(root, planted):
     engine = tt.torch.Session(make_step(planted)[2])
     with tt.DumpingDebugWrapperSession(engine, root, lambda fetches, feeds: HEALTH, budget=1.1) as session:
@@ -149,7 +165,9 @@ def with_a_wrapper(root, planted):
 
 
 @pytest.mark.usefixtures("by_count")
-@pytest.mark.parametrize("train", [with_a_monitored_session, with_a_loop, with_a_wrapper])
+@pytest.mark.parametrize(
+    "train", [with_a_monitored_session, with_a_loop, with_a_budget_of_the_loop, with_a_wrapper]
+)
 @pytest.mark.parametrize("seed", range(4))
 def test_hooks_notice_a_bad_step_at_once_and_name_its_operation_if_it_was_watched(
     tmp_path, train, seed, caplog
@@ -169,6 +187,33 @@ def test_hooks_notice_a_bad_step_at_once_and_name_its_operation_if_it_was_watche
         assert f"made in step {planted}, which was not watched" in report.first_bad.origin.sentence
         assert budget.watched + budget.left_out == STEPS
         assert report.coverage.guarded[0].guarded == budget.left_out
+
+
+def test_a_loop_has_one_budget_and_a_hook_that_it_is_for(tmp_path):
+    model = nn.Linear(2, 1)
+    with pytest.raises(ValueError, match="there is none among the hooks"):
+        tt.torch.monitor(model, hooks=[tt.StopAtStepHook(last_step=1)], budget=1.1)
+    with pytest.raises(ValueError, match="a ratio above 1"):
+        tt.torch.monitor(model, hooks=[tt.DumpingDebugHook(tmp_path / "dumps")], budget=0.9)
+    with pytest.raises(ValueError, match="of its own"):
+        tt.torch.monitor(model, hooks=[tt.DumpingDebugHook(tmp_path / "dumps", budget=1.1)], budget=1.2)
+
+
+@pytest.mark.usefixtures("by_count")
+def test_a_loop_that_fails_in_a_guarded_run_is_left_as_it_was(tmp_path):
+    before = torch.autograd._engine_run_backward
+    model, optimizer, step = make_step(planted=-1)
+    hook = tt.DumpingDebugHook(tmp_path / "dumps", lambda fetches, feeds: HEALTH)
+    with tt.torch.monitor(model, optimizer, hooks=[hook], budget=1.1) as monitor:
+        for number in range(9):
+            if number in (3, 4, 5):
+                with pytest.raises(KeyError), monitor.run():
+                    raise KeyError(number)
+                assert torch.autograd._engine_run_backward is before
+            else:
+                with monitor.run():
+                    step(torch.ones(4, 3))
+    assert torch.autograd._engine_run_backward is before
 
 
 @pytest.mark.usefixtures("by_count")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.engines import numpy_engine
+from tests.tensorflow import import_tensorflow
 
 
 def numpy_program(start=1.0):
@@ -68,6 +69,30 @@ def torch_program(start=1.0):
     )
 
 
+def tensorflow_program(start=1.0):
+    tf = import_tensorflow()
+    import tensortap as tt
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float64, [None, None], name="x")
+        with v1.variable_scope("model"):
+            weight = v1.get_variable("weight", initializer=np.full((3, 2), start), use_resource=False)
+            hidden = tf.matmul(x, weight, name="matmul")
+        loss = tf.reduce_mean(tf.math.log(hidden, name="log"), name="mean")
+        counted = v1.train.get_or_create_global_step()
+        with tf.control_dependencies([loss]):
+            train = tf.group(v1.assign_sub(weight, np.full((3, 2), 0.25)), counted.assign_add(1))
+    return SimpleNamespace(
+        session=tt.tensorflow.Session(graph=graph, step={"loss": loss, "train": train}),
+        monitor=None,
+        hidden="model/matmul",
+        log="log",
+        x=np.ones((4, 3)),
+        array=np.asarray,
+    )
+
+
 def jax_program(start=1.0):
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
@@ -100,10 +125,18 @@ def jax_program(start=1.0):
     )
 
 
-@pytest.fixture(params=["numpy", "torch", "jax"])
+PROGRAMS = {
+    "numpy": numpy_program,
+    "torch": torch_program,
+    "tensorflow": tensorflow_program,
+    "jax": jax_program,
+}
+
+
+@pytest.fixture(params=PROGRAMS)
 def make_program(request):
     """Makes the program for an engine; `start` is what its weight is at first."""
-    return {"numpy": numpy_program, "torch": torch_program, "jax": jax_program}[request.param]
+    return PROGRAMS[request.param]
 
 
 @pytest.fixture

@@ -115,6 +115,8 @@ class TestHooks:
             session.run("loss", {"x": program.x})
 
     def test_a_loop_of_ones_own(self, program):
+        if program.monitor is None:
+            pytest.skip("the framework's session owns its runs")
         hook = tt.StopAtStepHook(last_step=2)
         with program.monitor([hook]) as monitor:
             while not monitor.should_stop():

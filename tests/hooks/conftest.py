@@ -10,6 +10,7 @@ from tensortap.hooks import creators, recovery, timer
 from tensortap.hooks.builtin import waiter
 from tensortap.hooks.summary import FileWriterCache
 from tests.engines import numpy_engine
+from tests.tensorflow import import_tensorflow
 
 from .counter_session import CounterSession
 
@@ -63,6 +64,25 @@ def _numpy_session(step: Callable[..., Any]) -> Any:
     return numpy_engine.Session(numpy_step)
 
 
+def _tensorflow_session(step: Callable[..., Any]) -> Any:
+    tf = import_tensorflow()
+    from tensortap.engines.tensorflow import Session
+
+    keys = list(step(1.0))
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder_with_default(np.float64(1), None, name="x")
+        computed = tf.numpy_function(
+            lambda x: [np.float64(each) for each in step(x.item()).values()], [x], [tf.float64] * len(keys)
+        )
+        results = {
+            key: tf.identity(each, name=f"{key}_value") for key, each in zip(keys, computed, strict=True)
+        }
+        counted = tf.compat.v1.train.get_or_create_global_step()
+        with tf.control_dependencies(computed):
+            counting = counted.assign_add(1).op
+    return Session(graph=graph, step={**results, "count": counting})
+
+
 def _jax_session(step: Callable[..., Any]) -> Any:
     jax = pytest.importorskip("jax")
     from tensortap.engines.jax import Session
@@ -73,10 +93,15 @@ def _jax_session(step: Callable[..., Any]) -> Any:
     return Session(jax_step)
 
 
-_SESSIONS = {"torch": _torch_session, "numpy": _numpy_session, "jax": _jax_session}
+_SESSIONS = {
+    "torch": _torch_session,
+    "numpy": _numpy_session,
+    "tensorflow": _tensorflow_session,
+    "jax": _jax_session,
+}
 
 
-@pytest.fixture(params=["counter", "counter_old_step", "torch", "numpy", "jax"])
+@pytest.fixture(params=["counter", "counter_old_step", *_SESSIONS])
 def make_session(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Any]:
     """Makes a session of a step over plain numbers, on each kind of engine."""
     if request.param in _SESSIONS:

@@ -24,6 +24,20 @@ def test_runs_that_take_turns_settle():
     assert graph.version == version
 
 
+def test_nodes_that_are_built_anew_are_known_by_what_they_are():
+    """As by an engine that does not keep all definitions of a name that comes in turns."""
+    graph = Graph()
+    for nodes in ([add("x:0")], [add("y:0")]):
+        graph.record(nodes)
+    version = graph.version
+    for inputs in ("x:0", "y:0", "x:0"):
+        graph.record([add(inputs), Node("another", "numpy::neg", (inputs,))])
+    assert graph.version == version + 2, "another, of each"
+    graph.record([add("z:0")])
+    assert graph.version == version + 3
+    assert graph.node("model/add").inputs == ("z:0",)
+
+
 def test_what_varies_is_unknown_in_all_runs():
     graph = Graph()
     runs = [[add("x:0")], [add("y:0")]]

@@ -23,6 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import tensortap as tt
+from tensortap import pill
 from tensortap.errors import InvalidArgumentError
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.reader.session_dir import SessionDir
@@ -304,6 +305,54 @@ def test_memory_that_the_step_frees_is_free_while_the_step_goes_on():
 
 
 # Threads and processes
+
+
+def test_memory_whose_address_comes_back_is_another_tensor():
+    """Memory that is gone is let go during a run, and the next tensor, made where nobody sees it, takes its place."""
+
+    def step():
+        total, kept = torch.zeros(8), []
+        for i in range(300):
+            made = torch.tensor([float(i)] * 8)
+            total = total + made[2:6].sum() * made
+            made[2:6] += 1
+            if i % 50 == 0:
+                kept.append(made[2:6])
+        return {"total": total + torch.stack(kept).sum()}
+
+    def edges(interceptor):
+        with tt.torch.Session(step, interceptor=interceptor) as session:
+            names_of(session)
+            metadata = tt.RunMetadata()
+            session.run(None, None, tt.RunOptions(output_partition_graphs=True), metadata)
+            assert session.faults == 0
+        return [(node.name, node.inputs, node.control_inputs) for node in metadata.nodes]
+
+    seen = edges("native")
+    assert len([name for name, _, _ in seen if "/const" in name]) >= 300
+    assert seen == edges("dispatch")
+
+
+def test_runs_of_very_different_lengths_lose_no_record(tmp_path):
+    """Blocks of records are as large as the last run filled them."""
+
+    def step(count):
+        value = torch.ones(3)
+        for _ in range(int(count)):
+            value = value + 1
+        return {"value": value}
+
+    session = tt.torch.Session(step, interceptor="native")
+    lengths = [2, 6000, 3, 500, 1, 9000, 40]
+    with dumping(session, tmp_path / "dump") as running:
+        for length in lengths:
+            running.run(None, {"count": length})
+    assert session.faults == 0
+    for run, length in zip(SessionDir(tmp_path / "dump").runs, lengths, strict=True):
+        data = [each for each in run.open().dumped_tensor_data if each.node_name.startswith("add")]
+        means = {each.node_name: each.get_tensor()[pill.MEAN] for each in data}
+        names = ["add", *(f"add_{number}" for number in range(1, length))]
+        assert [means[name] for name in names] == [2.0 + number for number in range(length)]
 
 
 def test_what_another_thread_does_is_neither_harmed_nor_recorded():

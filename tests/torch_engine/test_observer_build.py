@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tensortap.engines import building, libraries
 from tensortap.engines.torch.observer import build
 from tensortap.engines.torch.observer.build import (
     SOURCE,
@@ -32,7 +33,7 @@ from tensortap.engines.torch.observer.build import (
 )
 from tests.patience import patient
 
-REAL_COMPILER = next((path for name in build.COMPILERS if (path := shutil.which(name))), None)
+REAL_COMPILER = next((path for name in building.COMPILERS if (path := shutil.which(name))), None)
 
 pytestmark = pytest.mark.skipif(REAL_COMPILER is None, reason="there is no C++ compiler")
 
@@ -194,7 +195,7 @@ def test_another_source_header_torch_or_python_has_another_library(source, monke
         patched.setattr(torch, "compiled_with_cxx11_abi", lambda: False)
         paths.append(library_path(source))
     with monkeypatch.context() as patched:
-        patched.setattr(build.sysconfig, "get_config_var", lambda name: "cpython-399-loong64")
+        patched.setattr(building.sysconfig, "get_config_var", lambda name: "cpython-399-loong64")
         paths.append(library_path(source))
     assert len({path.parent for path in paths}) == len(paths)
     assert paths[2] == library_path(source)
@@ -315,7 +316,7 @@ def test_a_compiler_may_be_given_with_arguments(source, monkeypatch):
 
 
 def test_without_the_headers_of_python(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(build.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(building.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     with pytest.raises(NativeBuildError, match=r"Python.h is missing.*python3.\d+-dev"):
         ensure_built(source)
 
@@ -354,7 +355,7 @@ def test_a_failed_compilation_is_tried_again(source, monkeypatch):
 
 
 def test_a_compiler_that_never_ends_is_ended(source, endless, monkeypatch):
-    monkeypatch.setattr(build, "COMPILE_SECONDS", 1.0)
+    monkeypatch.setattr(building, "COMPILE_SECONDS", 1.0)
     with pytest.raises(NativeBuildError, match="took longer than 1 s"):
         ensure_built(source)
     eventually(lambda: not any(is_alive(number) for number in endless()))
@@ -554,7 +555,7 @@ def test_waiting_for_another_process_ends(source, monkeypatch):
         stdout=subprocess.PIPE,
     )
     holder.stdout.readline()
-    monkeypatch.setattr(build, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(libraries, "WAIT_SECONDS", 0.3)
     with pytest.raises(NativeBuildError, match="Another process has been building"):
         ensure_built(source, force=True)
     holder.communicate(b"\n")
@@ -565,7 +566,7 @@ def test_without_file_locks_libraries_are_still_replaced_whole(source, monkeypat
     def no_locks(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(build.fcntl, "lockf", no_locks)
+    monkeypatch.setattr(libraries.fcntl, "lockf", no_locks)
     library = ensure_built(source)
     under_way = library.parent / ".build-of-another-process"
     under_way.mkdir()
@@ -608,10 +609,10 @@ def test_an_interrupt_ends_the_compiler_and_leaves_things_as_they_were(
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_it_does_not_have(source):
-    with build._threads:
+    with libraries._threads:
         child = os.fork()
         if child == 0:
-            os._exit(0 if build._threads.acquire(blocking=False) else 1)
+            os._exit(0 if libraries._threads.acquire(blocking=False) else 1)
         assert os.waitpid(child, 0)[1] == 0
 
 

@@ -61,6 +61,7 @@ class Case:
         self.out = finding.health
         self.inputs = finding.inputs
         self._facts = facts
+        self._moment = None if facts is None else facts.bad_moment(self.node)
         self._by_name = {each.tensor: each for each in finding.inputs}
         self.arguments = list(self.node.inputs)
         if self.operation.is_over_lists:
@@ -82,7 +83,7 @@ class Case:
         """What has written to the memory of the inputs through other names, and what it wrote."""
         if self._facts is None:
             return []
-        nodes = [self._facts.nodes.get(name) for name in self.node.control_inputs]
+        nodes = [self._facts.nodes.get(name) for name in self._facts.writers_of(self.node)]
         known = [(node, self._facts.health(node.tensor(0))) for node in nodes if node is not None]
         return [(node, health) for node, health in known if health is not None]
 
@@ -106,12 +107,14 @@ class Case:
 
     @property
     def _forward(self) -> Operation | None:
+        if self.op.endswith("_backward"):
+            return Operation(self.op.removesuffix("_backward"))
         if phase_of(self.node) != "backward":
             return None
-        named = self.node.forward
-        known = None if named is None or self._facts is None else self._facts.nodes.get(named)
+        known = None if self._facts is None else self._facts.forward_of(self.node)
         if known is not None:
             return self._vocabulary.operation(known.op_type)
+        named = self.node.forward
         # It ran before this run: all there is of it is the name of the gradient's scope.
         parts = named.split("/")[-1:] if named is not None else self.node.name.split("/")[-2:-1]
         label = parts[0] if parts else ""
@@ -121,10 +124,8 @@ class Case:
     @property
     def forward_input(self) -> tuple[str, Health] | None:
         """For a gradient, the input of the operation it is the gradient of, if its health is known."""
-        if self._facts is None or self.node.forward is None:
-            return None
-        forward = self._facts.nodes.get(self.node.forward)
-        if forward is None or not forward.inputs:
+        forward = None if self._facts is None else self._facts.forward_of(self.node)
+        if self._facts is None or forward is None or not forward.inputs:
             return None
         health = self._facts.health_behind(forward.inputs[0])
         return None if health is None else (forward.inputs[0], health)
@@ -200,6 +201,12 @@ class Case:
         """Health of the input that plays a part in the operation; the first, if it has no such part."""
         return self.health(self.operation.place_of(part))
 
+    @property
+    def variable(self) -> str:
+        """The variable that the node reads, by its own name."""
+        found = None if self._facts is None else self._facts.variable_of(self.finding.tensor)
+        return found or self.node.name
+
     def name_of(self, part: str) -> str:
         """The tensor that plays a part in the operation."""
         return self.arguments[self.operation.place_of(part)]
@@ -228,7 +235,7 @@ class Case:
             value = self.node.attributes.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 return float(value)
-        return None
+        return self.operation.constants.get(part)
 
     def varies(self, part: str) -> bool:
         """Whether the argument that plays a part is a number that differs from run to run: only the last is known."""
@@ -251,12 +258,20 @@ class Case:
         """The value of an input, if it was recorded."""
         if self._facts is None or place >= len(self.arguments):
             return None
-        value = self._facts.value(self.arguments[place])
+        value = self._facts.value_at(self.arguments[place], self._moment)
         return None if value is None else np.asarray(value)
+
+    def which_execution(self) -> str | None:
+        """A sentence about the execution that went bad, if there were several in the run."""
+        executions = [] if self._facts is None else self._facts.executions.get(self.finding.tensor, ())
+        for number, each in enumerate(executions, start=1):
+            if each.health is not None and each.health.is_bad:
+                return f"It was execution {number} of {len(executions)} in this run, as in a loop."
+        return None
 
     def where(self) -> tuple[tuple[int, ...], Any] | None:
         """The first bad element of the output and its value, if that was recorded."""
-        value = None if self._facts is None else self._facts.value(self.finding.tensor)
+        value = None if self._facts is None else self._facts.value_at(self.finding.tensor, self._moment)
         if value is None:
             return None
         try:
@@ -270,7 +285,7 @@ class Case:
 
     def only_sample(self) -> str | None:
         """A sentence about the only sample of a batch that is bad, if there is only one, and there are several."""
-        value = None if self._facts is None else self._facts.value(self.finding.tensor)
+        value = None if self._facts is None else self._facts.value_at(self.finding.tensor, self._moment)
         if value is None or np.ndim(value) < 2 or len(value) < 2 or self.finding.phase != "forward":
             return None
         try:

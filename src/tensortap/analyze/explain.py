@@ -44,7 +44,11 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
 
 
 def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:
-    sentences = (case.first_element() if elementwise else _plain_element(case), case.only_sample())
+    sentences = (
+        case.which_execution(),
+        case.first_element() if elementwise else _plain_element(case),
+        case.only_sample(),
+    )
     known = tuple(each for each in sentences if each is not None)
     return replace(cause, proof=(*cause.proof, *known))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensortap.analyze.execution import Execution
 from tensortap.analyze.graph_nodes import GraphNodes, node_of_proto
 from tensortap.analyze.health import Health
 from tensortap.analyze.run_facts import RunFacts
@@ -34,6 +35,8 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
     value_times: dict[str, int] = {}
     hashes: dict[str, Callable[[], Any]] = {}
     places: dict[str, Callable[[], Any]] = {}
+    executions: dict[str, list[Execution]] = {}
+    kept: dict[str, list[Execution]] = {}
     data = [datum.stored for datum in dump.dumped_tensor_data]
     notices = dump.notices
 
@@ -50,12 +53,18 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         times.setdefault(tensor, stored.timestamp)
         if stored.debug_op == _PILL and stored.inline is not None and len(stored.inline) >= PILL_BYTES:
             known = healths.get(tensor)
+            pill = Health.of_pill(stored.inline)
+            executions.setdefault(tensor, []).append(Execution(stored.timestamp, pill))
             # Of several executions the first bad one tells most, else the last.
             if not isinstance(known, Health) or not known.is_bad:
-                healths[tensor] = Health.of_pill(stored.inline)
+                healths[tensor] = pill
         elif stored.debug_op == _VALUE:
             values.setdefault(tensor, []).append(partial(intact, stored.load))
             value_times[tensor] = stored.timestamp
+            load = values[tensor][-1]
+            kept.setdefault(tensor, []).append(
+                Execution(stored.timestamp, partial(_health_of, [load]), partial(_array, load))
+            )
             healths.setdefault(tensor, partial(_health_of, values[tensor]))
         elif stored.debug_op == _HASH:
             hashes[tensor] = partial(intact, stored.load)
@@ -66,8 +75,7 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
 
     def value(tensor: str) -> Any:
         loads = values.get(tensor)
-        found = loads[-1]() if loads else None
-        return found if isinstance(found, np.ndarray) else None
+        return _array(loads[-1]) if loads else None
 
     def hash_of(tensor: str) -> Any:
         load = hashes.get(tensor)
@@ -89,12 +97,18 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         places=places_of,
         hashes=hash_of,
         source_lines=_SourceLines(dump),
+        executions={tensor: each for tensor, each in (executions | kept).items() if len(each) > 1},
         is_muted=bool(dump.counts.get("muted")),
         name=dump.dump_root.name,
         notices=notices,
     )
     facts.circumstances = getattr(dump.source, "circumstances", facts.circumstances)
     return facts
+
+
+def _array(load: Callable[[], Any]) -> Any:
+    found = load()
+    return found if isinstance(found, np.ndarray) else None
 
 
 def _health_of(loads: list[Callable[[], Any]]) -> Health | None:
@@ -124,7 +138,8 @@ def _info_of(dump: DebugDumpDir) -> RunInfo:
     named = parse_run_name(dump.dump_root.name)
     index = named[1] if named else metadata[0].session_run_index if metadata else 0
     step = metadata[0].global_step if metadata else -1
-    return RunInfo(index, step, dump.t0 or 0, dump.source.task)
+    fetched = tuple(metadata[0].output_names) if metadata else ()
+    return RunInfo(index, step, dump.t0 or 0, dump.source.task, output_names=fetched)
 
 
 def _nodes_of(dump: DebugDumpDir) -> Mapping[str, Node]:

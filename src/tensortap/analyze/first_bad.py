@@ -21,13 +21,12 @@ from dataclasses import replace
 from tensortap.analyze.explain import explain
 from tensortap.analyze.facts import RunFacts, module_of, phase_of
 from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
-from tensortap.analyze.health import number_text
+from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.reach import Judged
-from tensortap.analyze.verdicts import BAD, INTENDED, PARTLY, UNKNOWN, Condition
-from tensortap.phases import parameter_of_gradient
+from tensortap.analyze.verdicts import BAD, GOOD, INTENDED, PARTLY, UNKNOWN, Condition
 from tensortap.records import Node, split_tensor_name
 
-__all__ = ["Condition", "first_bad", "maker_of", "search", "standing"]
+__all__ = ["Condition", "first_bad", "made_by_update", "maker_of", "search", "standing"]
 
 MOST_FINDINGS = 20
 """Findings of one run that are looked into: once every weight is NaN, all of them are."""
@@ -141,13 +140,24 @@ def _is_overflow(cause: Cause, finding: Finding) -> bool:
 
 
 def _locals_first(facts: RunFacts, tensors: list[str]) -> list[str]:
-    """Values that came bad from another rank have their maker there: anything made here goes first."""
+    """What others come of goes first, if the order of time does not tell.
 
-    def is_received(tensor: str) -> bool:
+    Values that came bad from another rank have their maker there. Where operations run side by side, a gradient may be
+    worked out before the value that it is the gradient of, from the same bad place.
+    """
+
+    everything = set(tensors)
+
+    def rank(tensor: str) -> int:
         node = facts.node_of(tensor)
-        return node is not None and facts.operation(node).communicates
+        if node is None:
+            return 0
+        if facts.operation(node).communicates:
+            return 2
+        forward = facts.forward_of(node)
+        return int(forward is not None and not everything.isdisjoint(facts.outputs_of(forward)))
 
-    return sorted(tensors, key=is_received)
+    return sorted(tensors, key=rank)
 
 
 def _finding(judged: Judged, tensor: str, consequences: Iterable[str] = ()) -> Finding:
@@ -165,7 +175,7 @@ def _finding(judged: Judged, tensor: str, consequences: Iterable[str] = ()) -> F
         run=facts.info.index,
         step=facts.info.global_step if facts.circumstances.counts_steps else -1,
         rank=facts.info.task,
-        timestamp=facts.times.get(tensor, 0),
+        timestamp=facts.bad_moment(node) or facts.times.get(tensor, 0),
         run_name=facts.name,
         node=node,
         slot=slot or 0,
@@ -180,6 +190,39 @@ def _finding(judged: Judged, tensor: str, consequences: Iterable[str] = ()) -> F
         is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
         during=_with_iteration(_during(facts, facts.times.get(tensor, 0)), node),
     )
+
+
+def made_by_update(facts: RunFacts, update: Node, health: Health) -> Finding:
+    """The finding that an update has made a variable bad, from what the variable was afterwards."""
+    handle = update.inputs[facts.operation(update).place_of("variable")]
+    variable = facts.variable_of(handle) or ""
+    read = facts.reads.get(variable)
+    inputs = tuple(
+        InputHealth(read, facts.health(read), GOOD, None)
+        if each.tensor == handle and read is not None
+        else each
+        for each in Judged(facts, None, None).inputs_of(update, 0)
+    )
+    finding = Finding(
+        run=facts.info.index,
+        step=facts.info.global_step if facts.circumstances.counts_steps else -1,
+        rank=facts.info.task,
+        timestamp=max(facts.times.values(), default=0),
+        run_name=facts.name,
+        node=update,
+        slot=0,
+        health=health,
+        phase=phase_of(update),
+        module=variable.rpartition("/")[0] or None,
+        source=update.source,
+        source_text=None if update.source is None else facts.source_line(update.source),
+        inputs=inputs,
+        propagators=(),
+        reached=(),
+        is_certain=all(map(_is_certain, inputs)),
+        during=_during(facts, 0),
+    )
+    return replace(finding, cause=explain(finding, facts))
 
 
 def _with_iteration(during: str | None, node: Node) -> str | None:
@@ -218,12 +261,7 @@ def _reached(judged: Judged, everything: tuple[str, ...]) -> tuple[str, ...]:
         if judged.is_loss(each):
             said.append(f"the loss ({each})")
             break
-    makers = map(facts.node_of, everything)
-    gradients = {
-        parameter_of_gradient(each)
-        for each in makers
-        if each is not None and each.op_type == "AccumulateGrad"
-    }
+    gradients = {facts.gradient_tensors[each] for each in everything if each in facts.gradient_tensors}
     if gradients:
         said.append(f"{len(gradients)} of {len(facts.gradients)} gradients")
     written = {facts.written_variable(each) for each in everything} - {None}

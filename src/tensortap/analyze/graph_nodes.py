@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from tensortap.analyze.handed_on import handed_on
 from tensortap.dtypes import DTYPE_NAMES
 from tensortap.phases import phase_of
 from tensortap.records import Frame, Node, TensorSpec, split_tensor_name
@@ -26,12 +28,25 @@ class GraphNodes(Mapping[str, Node]):
     def __getitem__(self, name: str) -> Node:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = node_of_proto(self._messages[name])
+            node = node_of_proto(self._messages[name])
+            if name in self._handed:
+                node = replace(node, inputs=self._handed[name])
+            self._nodes[name] = node
         return node
 
-    def inputs(self, name: str) -> list[str]:
-        """Tensors a node takes."""
+    def inputs(self, name: str) -> Sequence[str]:
+        """Tensors a node takes, also out of a list or a stack."""
+        return self._handed[name] if name in self._handed else self._named_inputs(name)
+
+    def _named_inputs(self, name: str) -> list[str]:
         return _tensor_names(self._messages[name].input)
+
+    def _waits_for(self, name: str) -> list[str]:
+        return [each[1:] for each in self._messages[name].input if each[:1] == "^"]
+
+    @functools.cached_property
+    def _handed(self) -> dict[str, tuple[str, ...]]:
+        return handed_on(self.op_types(), self._named_inputs, self._waits_for)
 
     def writes(self, name: str) -> bool | None:
         """Whether a node writes into inputs; None if that is not told."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensortap.analyze.facts import facts_of_dump
 from tensortap.analyze.findings import Finding
-from tensortap.analyze.health import number_text
+from tensortap.analyze.health import Health, number_text
 from tensortap.phases import SOURCES, is_variable
 from tensortap.records import Node
 
@@ -29,6 +29,9 @@ ENOUGH_FACTOR = 100.0
 
 STEADY_FACTOR = 10.0
 """What has not grown by more than this before has not been growing."""
+
+_MOST_VALUES = 100
+"""Runs whose values are read if there are no pills: it takes its time."""
 
 _CAUSES = (
     "overflow",
@@ -107,17 +110,30 @@ def growth_of(session: SessionDir, finding: Finding, facts: RunFacts | None = No
 
 def _series(session: SessionDir, finding: Finding, tensor: str, facts: RunFacts | None) -> _Series | None:
     try:
-        history = session.history(tensor)
+        runs, sizes = _sizes(session, finding, tensor)
     except (OSError, ValueError):
         return None
-    history = history[(history["task"] == finding.rank) & (history["run"] <= finding.run)]
-    sizes = np.maximum(np.abs(history["min"]), np.abs(history["max"]))
     known = np.isfinite(sizes) & (sizes > 0)
     if np.count_nonzero(known) < 2:
         return None
     node = None if facts is None else facts.node_of(tensor)
     is_parameter = node is not None and is_variable(node.op_type)
-    return _Series(tensor, is_parameter, history["run"][known], sizes[known])
+    return _Series(tensor, is_parameter, runs[known], sizes[known])
+
+
+def _sizes(session: SessionDir, finding: Finding, tensor: str) -> tuple[Any, Any]:
+    """The largest magnitude of a tensor in the runs up to the one of a finding: from pills, else from values."""
+    history = session.history(tensor)
+    if len(history) or len(session.runs) > _MOST_VALUES:
+        history = history[(history["task"] == finding.rank) & (history["run"] <= finding.run)]
+        return history["run"], np.maximum(np.abs(history["min"]), np.abs(history["max"]))
+    found = [
+        (row["run"], Health.of_value(row["value"]))
+        for row in session.history(tensor, "DebugIdentity")
+        if row["task"] == finding.rank and row["run"] <= finding.run
+    ]
+    sizes = [(run, health.magnitude) for run, health in found if health is not None and not health.is_bad]
+    return np.array([run for run, _ in sizes], int), np.array([size for _, size in sizes], float)
 
 
 def _trend(series: _Series, facts: RunFacts | None) -> Growth:
@@ -152,7 +168,7 @@ def _gradient_text(session: SessionDir, run: int, parameter: str) -> str:
         try:
             facts = facts_of_dump(reference.open(validate=False))
             gradient = facts.gradients.get(parameter)
-            health = None if gradient is None else facts.health(f"{gradient}:0")
+            health = None if gradient is None else facts.health(gradient)
         except (OSError, ValueError):
             continue
         if health is not None and health.finite and not health.is_bad:
@@ -212,11 +228,23 @@ def learning_rate(facts: RunFacts) -> float | None:
 
 
 def _rate(facts: RunFacts, node: Node) -> float | None:
+    """The rate by which an update is scaled, if it is a number that is the rate and nothing else."""
     operation = facts.operation(node)
+    if operation.updates and "rate" in operation.inputs:
+        health = facts.health_behind(node.inputs[operation.place_of("rate")])
+        return health.max if health is not None and health.elements == 1 and health.finite else None
     names = operation.numbers.get("learning_rate", ())
-    if operation.name == "add" and facts.is_in_place(node):
+    if _is_plain_step(facts, node):
         names += operation.numbers.get("step", ())
     value = next((node.attributes[name] for name in names if name in node.attributes), None)
-    if isinstance(value, float) and value and "SGD" in node.name:
-        return abs(value)
-    return None
+    return abs(value) if isinstance(value, float) and value else None
+
+
+def _is_plain_step(facts: RunFacts, node: Node) -> bool:
+    """Whether a parameter has something added to it that is its gradient, or what an optimizer has made of it alone."""
+    return (
+        facts.operation(node).name == "add"
+        and facts.is_in_place(node)
+        and facts.written_variable(node.tensor(0)) in facts.gradients
+        and len(node.inputs) == 2
+    )

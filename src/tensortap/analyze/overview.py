@@ -7,10 +7,6 @@ from typing import Any, NamedTuple
 
 from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.health import Health
-from tensortap.analyze.vocabulary import operation_of
-from tensortap.analyze.vocabulary.canonical import BEGINS_BACKWARD
-from tensortap.phases import parameter_of_gradient
-from tensortap.records import split_tensor_name
 
 __all__ = ["Overview", "overview_of"]
 
@@ -62,10 +58,11 @@ def overview_of(facts: RunFacts) -> Overview:
         inf += bool(health.infinities and not health.nan)
         if health.magnitude > largest and _is_number(health):
             largest, where = health.magnitude, tensor
-        name = split_tensor_name(tensor)[0]
-        if facts.op_types.get(name) == "AccumulateGrad":
-            gradients.append(health)
-            weight = facts.health(f"{parameter_of_gradient(facts.nodes[name])}:0")
+    for tensor, parameter in facts.gradient_tensors.items():
+        gradient = facts.health(tensor) or facts.health_carried(tensor)
+        weight = facts.health(facts.reads.get(parameter, f"{parameter}:0"))
+        if gradient is not None and gradient.was_read:
+            gradients.append(gradient)
             if weight is not None and weight.was_read:
                 parameters.append(weight)
     info = facts.info
@@ -88,14 +85,11 @@ def _norm(healths: list[Health]) -> float | None:
 
 
 def _loss(facts: RunFacts) -> float | None:
-    """The value of the tensor that the backward pass started from: `ones_like` is made of it."""
-    for name, op_type in facts.op_types.items():
-        name_of_op = operation_of(op_type, facts.circumstances.engine).name
-        if name_of_op == BEGINS_BACKWARD and facts.phase(name) not in ("backward", "optimizer"):
-            node = facts.nodes[name]
-            health = facts.health(node.inputs[0]) if node.inputs else None
-            if health is not None and health.elements == 1:
-                if health.finite:
-                    return health.min
-                return math.nan if health.nan else math.inf if health.pos_inf else -math.inf
+    """The value of the tensor that the backward pass started from."""
+    for tensor in facts.losses:
+        health = facts.health(tensor)
+        if health is not None and health.elements == 1:
+            if health.finite:
+                return health.min
+            return math.nan if health.nan else math.inf if health.pos_inf else -math.inf
     return None

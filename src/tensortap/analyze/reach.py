@@ -9,9 +9,10 @@ from collections.abc import Iterable
 
 from tensortap.analyze.case import VARIES
 from tensortap.analyze.facts import RunFacts
+from tensortap.analyze.nearest import only_carries
 from tensortap.analyze.verdicts import BAD, GOOD, PARTLY, UNKNOWN, Condition, Verdicts
 from tensortap.analyze.vocabulary import operation_of
-from tensortap.analyze.vocabulary.canonical import BEGINS_BACKWARD, LEAVES, UNSCALES, Operation
+from tensortap.analyze.vocabulary.canonical import LEAVES, UNSCALES, Operation
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Judged"]
@@ -70,7 +71,9 @@ class Judged(Verdicts):
         found = []
         for place in self.relevant(node, slot):
             if self.input_status(node, place) in (BAD, PARTLY):
-                found += self._recorded_behind(node.inputs[place])
+                given = node.inputs[place]
+                behind = self._recorded_behind(given) or self.facts.nearest(given).tensors
+                found += [each for each in behind if self.verdicts.get(each) == BAD]
         found += [each for each in self._writers(node) if self.verdicts.get(each) == BAD]
         return found
 
@@ -119,7 +122,7 @@ class Judged(Verdicts):
 
     def _matters(self, tensor: str) -> bool:
         node, slot = self.facts.node_of(tensor), split_tensor_name(tensor)[1] or 0
-        if node is None or node.op_type == "AccumulateGrad":
+        if node is None or tensor in self.facts.gradient_tensors:
             return True
         if self.facts.written_variable(tensor) is not None or self.is_loss(tensor):
             return True
@@ -144,18 +147,18 @@ class Judged(Verdicts):
         return slot == 0 or self.verdicts.get(node.tensor(0)) == BAD
 
     def is_loss(self, tensor: str) -> bool:
-        """Whether the backward pass began here: it is given a one, which only takes the shape of the loss."""
+        """Whether the backward pass began here."""
         health = self.facts.health(tensor)
-        if health is None or health.elements != 1:
-            return False
-        return any(
-            self.facts.operation(node).name == BEGINS_BACKWARD for node, _ in self.facts.consumers(tensor)
-        )
+        return health is not None and health.elements == 1 and tensor in self._losses
+
+    @functools.cached_property
+    def _losses(self) -> frozenset[str]:
+        return frozenset(self.facts.losses)
 
     @functools.cached_property
     def _trains(self) -> bool:
         """Whether gradients were worked out in this run."""
-        return "AccumulateGrad" in self.facts.op_types.values()
+        return bool(self.facts.gradients)
 
     def _is_looked_at(self, tensor: str) -> bool:
         """Whether the program asked if a value is finite."""
@@ -181,6 +184,8 @@ class Judged(Verdicts):
     def _last_update(self) -> int:
         order = self.facts.order
         phase = self.facts.phase
+        if any(tensor in order for tensor in self.facts.gradients.values() if self.facts.updates):
+            return len(order)  # updates that show nothing, of a graph that was executed as a whole
         updates = (order[each] for each in order if phase(split_tensor_name(each)[0]) == "optimizer")
         return max(updates, default=-1)
 
@@ -231,18 +236,18 @@ class Judged(Verdicts):
                 continue
             if operation.is_value_free or self._only_looks(operation, tensor):
                 continue
-            if not node.outputs:
+            outputs = self.facts.outputs_of(node)
+            if not outputs:
                 # `item()`: the value has left the program, and what was done with it is not known.
                 if operation.name == LEAVES:
                     uses.add(LEFT)
                 continue
-            outputs = [node.tensor(slot) for slot in range(len(node.outputs))]
             if 1 < len(outputs) > place and operation.is_over_lists:
                 outputs = [outputs[place]]
             known = [self.verdicts[each] for each in outputs if each in self.verdicts]
             if known:
                 uses.add(BAD if BAD in known else UNKNOWN if UNKNOWN in known else GOOD)
-            elif self.facts.is_view(node):
+            elif only_carries(self.facts, node):
                 views.update(dict.fromkeys(outputs))
             else:
                 statuses = {self._status(each) for each in outputs}
@@ -257,7 +262,7 @@ class Judged(Verdicts):
         if self._readers is None:
             self._readers = {}
             for reader in self.facts.nodes.values():
-                for writer in reader.control_inputs:
+                for writer in self.facts.writers_of(reader):
                     self._readers.setdefault(writer, []).append((reader, -1))
         return self._readers.get(node.name, [])
 
@@ -287,14 +292,14 @@ class Judged(Verdicts):
         return self._is_looked_at(tensor) or LEFT in self._uses(tensor)
 
     def _is_gradient(self, tensor: str) -> bool:
-        return self.facts.op_types.get(split_tensor_name(tensor)[0]) == "AccumulateGrad"
+        return tensor in self.facts.gradient_tensors
 
     def spread(self, producer: str, consequences: Iterable[str] = ()) -> tuple[str, ...]:
         """The tensors that went bad because of one, in the order they did."""
         node = self.facts.node_of(producer)
         pending = [producer, *consequences]
         if node is not None:
-            pending += [t for t in map(node.tensor, range(len(node.outputs))) if self.verdicts.get(t) == BAD]
+            pending += [each for each in self.facts.outputs_of(node) if self.verdicts.get(each) == BAD]
         reached = set(pending)
         # Along the graph, not in the order of recording: a view that is kept for its bad value comes after its use.
         while pending:
@@ -314,10 +319,10 @@ class Judged(Verdicts):
         # A number that had left the program came back: `losses[i] = loss.item()`.
         if self._has_bad_number(node):
             return True
-        forward = None if node.forward is None else self.facts.nodes.get(node.forward)
+        forward = self.facts.forward_of(node)
         if forward is None:
             return False
-        around = [*forward.inputs, *(forward.tensor(slot) for slot in range(len(forward.outputs)))]
+        around = [*forward.inputs, *self.facts.outputs_of(forward)]
         return any(self._status(each) in (BAD, PARTLY) for each in around)
 
     def _bad_outputs(self) -> dict[str, list[str]]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensortap.analyze.graph_nodes import GraphNodes
+from tensortap.analyze.execution import Execution
+from tensortap.analyze.graph_facts import GraphFacts
 from tensortap.analyze.health import Health
-from tensortap.analyze.vocabulary import operation_of, vocabulary_of
-from tensortap.analyze.vocabulary.canonical import Operation
-from tensortap.phases import SOURCES, is_variable, parameter_of_gradient, phase_of
+from tensortap.analyze.nearest import Nearest, nearest_recorded
+from tensortap.analyze.training import (
+    gradients_of,
+    losses_of,
+    updates_of,
+)
+from tensortap.phases import is_variable, parameter_of_gradient
 from tensortap.pill import NEVER_BAD
-from tensortap.records import Circumstances, Frame, Node, RunInfo, TensorSpec, split_tensor_name
+from tensortap.records import Frame, Node, RunInfo, split_tensor_name
 
 __all__ = ["RunFacts"]
 
 
-class RunFacts:
+class RunFacts(GraphFacts):
     """What is known of one run.
 
     Made from a run directory by `facts_of_dump`, or directly from nodes and healths while the run is still alive.
@@ -32,6 +37,7 @@ class RunFacts:
         places: gives the coordinates of the stored values of a sparse tensor if they were recorded, else None.
         hashes: gives the recorded hash of a tensor, None if there is none.
         source_lines: gives the text of a source line if the file is known, else None.
+        executions: of tensors that were made several times in the run, each time; in their order.
         is_muted: healthy tensors were left out on purpose, so that what is missing was good.
         name: of the run directory.
         notices: what is unusual about the run, in sentences.
@@ -40,6 +46,7 @@ class RunFacts:
         goes_on: whether the program is known to have gone on after this run.
         circumstances: what the engine knew of the run besides its records.
 
+    >>> import numpy as np
     >>> log = Node("log", "aten::log", inputs=("x:0",))
     >>> import numpy as np
     >>> facts = RunFacts(RunInfo(0, 7, 1), {"log": log}, {"log:0": Health.of_value(np.log(np.ones(2)))})
@@ -59,31 +66,31 @@ class RunFacts:
         places: Callable[[str], Any] = lambda tensor: None,
         hashes: Callable[[str], Any] = lambda tensor: None,
         source_lines: Callable[[Frame], str | None] = lambda frame: None,
+        executions: Mapping[str, Sequence[Execution]] | None = None,
         is_muted: bool = False,
         name: str = "",
         notices: Iterable[str] = (),
     ) -> None:
+        super().__init__(nodes)
         self.info = info
-        self.nodes = nodes
         self.value = values
         self.places = places
         self.hash = hashes
         self.source_line = source_lines
+        self.executions = {} if executions is None else executions
         self.is_muted = is_muted
         self.name = name
         self.goes_on = False
-        self.circumstances = Circumstances()
         self.notices = list(notices)
         self.times = {} if times is None else times
         self._value_times = {} if value_times is None else value_times
         self._healths = dict(healths)
         known = self._healths if times is None else times
         self.order = {tensor: place for place, tensor in enumerate(known)}
-        self._consumers: dict[str, list[tuple[str, int]]] | None = None
-        self._op_types: dict[str, str] | None = None
         self._behind: dict[str, tuple[Health | None, str | None, bool]] = {}
-        self._variables: dict[str, str | None] = {}
         self._unread: list[str] | None = None
+        self._moments: dict[str, int | None] = {}
+        self._nearest: dict[str, Nearest] = {}
 
     @property
     def tensors(self) -> list[str]:
@@ -131,24 +138,97 @@ class RunFacts:
     def health_given(self, tensor: str, node: Node) -> Health | None:
         """Health of a tensor as a node found it, after what had been written to its memory through other names."""
         found = self.health_behind(tensor)
-        if not node.control_inputs:
+        moment = self.bad_moment(node)
+        execution = self.execution_before(tensor, moment)
+        if execution is not None:
+            return execution.health
+        if found is None:
+            return self.health_carried(tensor, moment, self.outputs_of(node))
+        writers = self.writers_of(node)
+        if not writers:
             return found
         kept = self.value_given(tensor, node)
         if kept is not None:
             return kept
-        for writer in node.control_inputs:
+        for writer in writers:
             health = self.health(f"{writer}:0")
             if found is not None and health is not None:
                 found = found.with_part(health)
         return found
 
+    def nearest(self, tensor: str) -> Nearest:
+        """The nearest recorded tensors that one which was not recorded was made of."""
+        if tensor not in self._nearest:
+            self._nearest[tensor] = nearest_recorded(self, tensor)
+        return self._nearest[tensor]
+
+    def health_carried(
+        self, tensor: str, moment: int | None = None, own: Sequence[str] = ()
+    ) -> Health | None:
+        """Health of a tensor that was not recorded, if something that was has only been carried there.
+
+        Args:
+            tensor: its name.
+            moment: when; at the end, if there is none.
+            own: what was made at that moment: when it has come around it is that of the time before.
+        """
+        nearest = self.nearest(tensor)
+        if not nearest.is_carried:
+            return None
+        latest: tuple[int, Health | None] | None = None
+        for each in nearest.tensors:
+            until = None if moment is None else moment - (each in own)
+            execution = self.execution_before(each, until)
+            time = self.times.get(each, 0) if execution is None else execution.time
+            if (until is None or time <= until) and (latest is None or time >= latest[0]):
+                latest = time, self.health(each) if execution is None else execution.health
+        return None if latest is None else latest[1]
+
     def value_given(self, tensor: str, node: Node) -> Health | None:
         """The same, exactly: None unless the value was kept when the node had been executed."""
-        written = max((self.times.get(f"{writer}:0", 0) for writer in node.control_inputs), default=0)
+        written = max((self.times.get(f"{writer}:0", 0) for writer in self.writers_of(node)), default=0)
         if self._value_times.get(tensor, 0) <= written:
             return None
         value = self.value(tensor)
         return None if value is None else Health.of_value(value)
+
+    # --- what was executed several times ------------------------------------------------------------
+
+    def bad_moment(self, node: Node) -> int | None:
+        """When a node that was executed several times, as in a loop, first made something bad; None for other nodes."""
+        if node.name not in self._moments:
+            times = [
+                each.time
+                for tensor in self.outputs_of(node)
+                for each in self.executions.get(tensor, ())
+                if each.health is not None and each.health.is_bad
+            ]
+            self._moments[node.name] = min(times, default=None)
+        return self._moments[node.name]
+
+    def execution_before(self, tensor: str, moment: int | None) -> Execution | None:
+        """The last execution up to a moment of a tensor that was made several times."""
+        if moment is None:
+            return None
+        before = [each for each in self.executions.get(tensor, ()) if each.time <= moment]
+        return before[-1] if before else None
+
+    def was_good_before(self, tensor: str, node: Node) -> bool:
+        """Whether a tensor that was made several times had not become bad yet when a node did."""
+        moment = self.bad_moment(node)
+        if moment is None or tensor not in self.executions:
+            return False
+        if tensor in self.outputs_of(node):
+            return True
+        times = [
+            each.time for each in self.executions[tensor] if each.health is not None and each.health.is_bad
+        ]
+        return bool(times) and min(times) > moment
+
+    def value_at(self, tensor: str, moment: int | None) -> Any:
+        """The value of a tensor at a moment if it was recorded, the last one if there is no such moment."""
+        execution = self.execution_before(tensor, moment)
+        return self.value(tensor) if execution is None else execution.value()
 
     def is_bad(self, tensor: str) -> bool:
         """Whether a tensor is known to hold a NaN or an infinity."""
@@ -167,128 +247,53 @@ class RunFacts:
             ]
         return self._unread
 
-    def node_of(self, tensor: str) -> Node | None:
-        """The node that made a tensor, None if the graph does not have it."""
-        return self.nodes.get(split_tensor_name(tensor)[0])
+    def outputs_of(self, node: Node) -> list[str]:
+        """The outputs of a node; if the graph does not tell, those that were recorded or are taken by others."""
+        if node.outputs:
+            return [node.tensor(slot) for slot in range(len(node.outputs))]
+        return self._known_outputs.get(node.name, [])
 
-    def spec(self, tensor: str) -> TensorSpec | None:
-        """Dtype and shape of a tensor as the graph says."""
-        node, slot = self.node_of(tensor), split_tensor_name(tensor)[1] or 0
-        return node.outputs[slot] if node is not None and slot < len(node.outputs) else None
+    @functools.cached_property
+    def _known_outputs(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for tensor in sorted({*self.order, *self._takers}):
+            found.setdefault(split_tensor_name(tensor)[0], []).append(tensor)
+        return found
 
-    @property
-    def op_types(self) -> dict[str, str]:
-        """Op types of all nodes by name."""
-        if self._op_types is None:
-            if isinstance(self.nodes, GraphNodes):
-                self._op_types = self.nodes.op_types()
-            else:
-                self._op_types = {name: node.op_type for name, node in self.nodes.items()}
-        return self._op_types
-
-    def consumers(self, tensor: str) -> list[tuple[Node, int]]:
-        """The nodes that take a tensor, each with the place it takes it at."""
-        if self._consumers is None:
-            consumers: dict[str, list[tuple[str, int]]] = {}
-            for name in self.nodes:
-                inputs = (
-                    self.nodes.inputs(name) if isinstance(self.nodes, GraphNodes) else self.nodes[name].inputs
-                )
-                for place, taken in enumerate(inputs):
-                    consumers.setdefault(taken, []).append((name, place))
-            self._consumers = consumers
-        return [(self.nodes[name], place) for name, place in self._consumers.get(tensor, ())]
-
-    def written_variable(self, tensor: str) -> str | None:
-        """The variable that an operation in place has changed by making this tensor; None if it did not."""
-        before = self._written_tensor(tensor, was_written=False)
-        walked: list[str] = []
-        passed: set[str] = set()
-        while before is not None and before not in self._variables and before not in passed:
-            walked.append(before)
-            passed.add(before)
-            node_name = split_tensor_name(before)[0]
-            if self.op_types.get(node_name, "") in SOURCES:
-                self._variables[before] = node_name if is_variable(self.op_types[node_name]) else None
-                break
-            before = self._written_tensor(before, was_written=True)
-        variable = None if before is None else self._variables.get(before)
-        # Remembered for all of them: a parameter may be written to by thousands of operations, one after the other.
-        self._variables.update(dict.fromkeys(walked, variable))
-        return variable
-
-    def _written_tensor(self, tensor: str, was_written: bool) -> str | None:
-        """What an operation in place has written to by making a tensor; None if it is no such operation."""
-        node_name, slot = split_tensor_name(tensor)
-        # What costs little first: most tensors are not written in place, and a node takes a while to make.
-        op_type = self.op_types.get(node_name, "")
-        place = slot or 0
-        if op_type in SOURCES:
-            return None
-        if op_type == "AccumulateGrad" or not (was_written or self._may_write(node_name, op_type)):
-            return None
-        node = self.nodes.get(node_name)
-        if node is None:
-            return None
-        place = 0 if was_written and self.is_view(node) else self._place_written(node, place)
-        return node.inputs[place] if 0 <= place < len(node.inputs) else None
-
-    def _may_write(self, name: str, op_type: str) -> bool:
-        if not isinstance(self.nodes, GraphNodes):
-            return True
-        told = self.nodes.writes(name)
-        operation = operation_of(op_type, self.circumstances.engine)
-        return operation.is_in_place or bool(operation.hidden_writes) if told is None else told
-
-    # --- what nodes are ----------------------------------------------------------------------------
-
-    def operation(self, node: Node) -> Operation:
-        """What the operation of a node is."""
-        return operation_of(node.op_type, self.circumstances.engine)
-
-    def is_view(self, node: Node) -> bool:
-        """Whether the outputs of a node show elements of its first input."""
-        return self.operation(node).is_view or (node.is_view and bool(node.inputs))
-
-    def is_partial_view(self, node: Node) -> bool:
-        """Whether they show only some of them, or may: so it is with views that no vocabulary has."""
-        operation = self.operation(node)
-        return operation.is_partial_view or not operation.is_view
-
-    def is_in_place(self, node: Node) -> bool:
-        """Whether the first output of a node was written into an input."""
-        return self._place_written(node, 0) >= 0
-
-    def forgets(self, node: Node) -> int:
-        """The place of the input whose values a node overwrites without looking at them; -1 if there is none."""
-        place = self._place_written(node, 0)
-        if place < 0:
-            return -1
-        vocabulary = vocabulary_of(node.op_type, self.circumstances.engine)
-        is_forgotten = self.operation(node).overwrites or vocabulary.fills_an_argument(node.attributes)
-        return place if is_forgotten else -1
-
-    def _place_written(self, node: Node, slot: int) -> int:
-        if node.phase:
-            return node.writes[slot] if slot < len(node.writes) else -1
-        # A graph from before engines told: the name of the operation says it.
-        operation = self.operation(node)
-        return slot if operation.is_in_place or slot in operation.hidden_writes else -1
-
-    def phase(self, name: str) -> str:
-        """The phase of a node, empty if the graph does not have it."""
-        if isinstance(self.nodes, GraphNodes):
-            return self.nodes.phase(name)
-        node = self.nodes.get(name)
-        return "" if node is None else phase_of(node)
+    # --- training ----------------------------------------------------------------------------------
 
     @functools.cached_property
     def gradients(self) -> dict[str, str]:
-        """The nodes of complete gradients, by the parameter they belong to; of several, the first."""
+        """The tensors of complete gradients, by the parameter they belong to; of several, the first."""
+        return gradients_of(self)
+
+    @functools.cached_property
+    def gradient_tensors(self) -> dict[str, str]:
+        """Their parameters by all tensors of complete gradients."""
+        own = {
+            f"{name}:0": parameter_of_gradient(self.nodes[name])
+            for name, op_type in self.op_types.items()
+            if op_type == "AccumulateGrad"
+        }
+        return own | {tensor: parameter for parameter, tensor in self.gradients.items()}
+
+    @functools.cached_property
+    def updates(self) -> dict[str, list[Node]]:
+        """The operations that change each variable without showing what they make of it."""
+        return updates_of(self)
+
+    @functools.cached_property
+    def losses(self) -> list[str]:
+        """The tensors from which the backward pass began, as far as that can be told."""
+        return losses_of(self)
+
+    @functools.cached_property
+    def reads(self) -> dict[str, str]:
+        """The first recorded tensor that has the value of each variable."""
         found: dict[str, str] = {}
-        for name, op_type in self.op_types.items():
-            if op_type == "AccumulateGrad":
-                found.setdefault(parameter_of_gradient(self.nodes[name]), name)
+        for tensor in self.tensors:
+            if is_variable(self.op_types.get(split_tensor_name(tensor)[0], "")):
+                found.setdefault(self.variable_of(tensor) or "", tensor)
         return found
 
     def __iter__(self) -> Iterator[tuple[str, Health]]:

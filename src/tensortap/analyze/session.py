@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.analyze.coverage import Coverage
 from tensortap.analyze.facts import RunFacts, facts_of_dump
-from tensortap.analyze.findings import Finding, Origin, Report, RunReport
-from tensortap.analyze.first_bad import Condition, maker_of, search
+from tensortap.analyze.findings import UNEXPLAINED, Finding, Origin, Report, RunReport
+from tensortap.analyze.first_bad import Condition, made_by_update, maker_of, search
 from tensortap.analyze.growth import growth_of
 from tensortap.analyze.vocabulary import operation_of
 from tensortap.phases import is_variable
@@ -84,7 +84,11 @@ def search_session(
         if found is not None and (first is None or _precedes(found, first)):
             first, home = found, facts
     if first is not None:
-        made = None if home is None else _maker_in_earlier_run(first, home, runs)
+        made = None
+        if home is not None:
+            made = _maker_in_earlier_run(first, home, runs) or _update_in_earlier_run(
+                session, first, home, runs
+            )
         first = _maybe_received(made or _told_whole(session, first, home, runs), coverage, home)
         first = _maybe_unseen(first, coverage)
         reports = [_with_first(report, first) for report in reports]
@@ -230,20 +234,48 @@ def _maker_in_earlier_run(first: Finding, facts: RunFacts, runs: Sequence[RunRef
         made = maker_of(earlier, origin[1])
         if made is None:
             return None
-        user = next((node for node, _ in facts.consumers(first.tensor)), first.node)
-        where = (
-            f" ({os.path.basename(first.source.file)}:{first.source.line})"
-            if first.source is not None
-            else ""
-        )
-        when = f"step {first.step}" if first.step >= 0 else f"run {first.run}"
-        used = f"It was used first in {when}, as {first.node.name}, by {user.name}{where}."
-        return replace(
-            made,
-            origin=Origin(used, first.run, user.name),
-            propagators=first.propagators,
-            reached=first.reached,
-        )
+        return _with_first_use(made, first, facts)
+    return None
+
+
+def _with_first_use(made: Finding, first: Finding, facts: RunFacts) -> Finding:
+    """What made a value, with what came of it in the later run in which it was used first."""
+    user = next((node for node, _ in facts.consumers(first.tensor)), first.node)
+    where = (
+        f" ({os.path.basename(first.source.file)}:{first.source.line})" if first.source is not None else ""
+    )
+    when = f"step {first.step}" if first.step >= 0 else f"run {first.run}"
+    used = f"It was used first in {when}, as {first.node.name}, by {user.name}{where}."
+    return replace(
+        made,
+        origin=Origin(used, first.run, user.name),
+        propagators=first.propagators,
+        reached=first.reached,
+    )
+
+
+def _update_in_earlier_run(
+    session: SessionDir, first: Finding, facts: RunFacts, runs: Sequence[RunRef]
+) -> Finding | None:
+    """The update that made a variable bad, if it is one that shows nothing of what it makes; and if it is plain why."""
+    variable = facts.variable_of(first.tensor)
+    if variable is None or not is_variable(first.node.op_type):
+        return None
+    since = _bad_since(session, first)
+    for run in runs:
+        if run.index != since - 1:
+            continue
+        try:
+            earlier = _facts_of_run(run, runs)
+        except (OSError, ValueError):
+            continue
+        if earlier.info.task != first.rank or variable not in earlier.updates:
+            continue
+        if search(earlier).first_bad is not None:
+            return None  # which tells more
+        made = made_by_update(earlier, earlier.updates[variable][-1], first.health)
+        if made.cause != UNEXPLAINED and made.cause.kind != "input-not-recorded":
+            return _with_first_use(made, first, facts)
     return None
 
 
@@ -310,6 +342,9 @@ def _origin(session: SessionDir, first: Finding, runs: Sequence[RunRef]) -> Orig
                 f"It was good when {when} had updated it ({written[-1]}): it was changed between the runs, by "
                 "something that is not part of the step, such as loading a checkpoint."
             )
+        updates = facts.updates.get(facts.variable_of(first.tensor) or "", ())
+        if updates:
+            return Origin(f"It was good in {when}, and changed there by {updates[-1].name}.", run.index)
         return Origin(f"It was good in {when}; what changed it was not recorded.")
     if since == 0:
         return Origin("It was so in the first run: it was made or loaded that way.")

@@ -10,8 +10,9 @@ from tensortap.analyze.case import group_size
 from tensortap.analyze.facts import RunFacts, phase_of
 from tensortap.analyze.findings import InputHealth
 from tensortap.analyze.health import Health
-from tensortap.analyze.vocabulary.canonical import Operation
-from tensortap.phases import SOURCES
+from tensortap.analyze.nearest import only_carries
+from tensortap.analyze.vocabulary.canonical import PUSHES, Operation
+from tensortap.phases import SOURCES, is_fed, is_variable
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["BAD", "GOOD", "INTENDED", "PARTLY", "UNKNOWN", "Condition", "Verdicts"]
@@ -93,7 +94,7 @@ class Verdicts:
         found = self.facts.health(memory)
         if found is None or not found.is_bad:
             return False
-        if not node.control_inputs:
+        if not self._writers(node):
             return True
         # Part of it has been written. What is left is known if the value was kept for this node.
         health = self.facts.value_given(given, node)
@@ -125,13 +126,14 @@ class Verdicts:
         operation = self.facts.operation(node)
         if node.op_type in SOURCES:
             # A mask holds zeros and −inf, or is a constant; weights and data have other numbers beside them.
-            if node.name in self.facts.gradients:
+            if node.name in self.facts.gradients or self._is_trained(node):
                 return False
             is_mask = not health.pos_inf and not health.negative and not health.positive
             # Nothing but infinities: the bound of what is not bounded, or where a search for the least begins.
             is_bound = health.infinities == health.elements
-            limit = 1 if node.op_type == "Const" else health.elements
-            return is_mask or (is_bound and node.op_type != "Placeholder" and health.elements <= limit)
+            # What came from outside may be bad by mistake; a constant that the graph itself holds was written so.
+            limit = 1 if node.op_type == "Const" and "value" not in node.attributes else health.elements
+            return is_mask or (is_bound and not is_fed(node.op_type) and health.elements <= limit)
         if phase_of(node) == "optimizer" and self.facts.is_in_place(node):
             return False
         if phase_of(node) == "backward":
@@ -152,13 +154,18 @@ class Verdicts:
         had_positive = any(each is not None and each.pos_inf for each in given)
         return not health.pos_inf or had_positive or operation.changes_sign
 
+    def _is_trained(self, node: Node) -> bool:
+        return is_variable(node.op_type) and self.facts.variable_of(node.tensor(0)) in self.facts.gradients
+
     # --- inputs ------------------------------------------------------------------------------------
 
     def relevant(self, node: Node, slot: int) -> list[int]:
         """Places of the inputs that the values of an output depend on."""
         operation = self.facts.operation(node)
-        if operation.is_value_free:
+        if operation.is_value_free or node.op_type in SOURCES:
             return []
+        if operation.name == PUSHES:
+            return [operation.place_of("pushed")]
         places = list(range(len(node.inputs)))
         count = len(node.outputs)
         if operation.is_over_lists and count > 1:
@@ -175,14 +182,29 @@ class Verdicts:
         """What a node was given at one place."""
         name = node.inputs[place]
         status = self._status(name)
-        if node.control_inputs:
+        if status == BAD and not only_carries(self.facts, node) and self.facts.was_good_before(name, node):
+            return GOOD  # in a loop: it came bad only when it had gone around
+        if status == UNKNOWN and name not in self.verdicts:
+            return self._status_of_nearest(name, node)
+        written = self._writers(node)
+        if written:
             # Its memory was written to through another name since it was recorded.
-            writers = [self.verdicts.get(f"{each}:0", GOOD) for each in node.control_inputs]
+            writers = [self.verdicts.get(each, GOOD) for each in written]
             if BAD in writers and self._is_fresh_memory(name):
                 return BAD
             if status == BAD:
                 return PARTLY
         return status
+
+    def _status_of_nearest(self, tensor: str, node: Node) -> str:
+        """What is known of a tensor that was not recorded, from what it was made of."""
+        if not self._is_judged:
+            return UNKNOWN
+        nearest = self.facts.nearest(tensor)
+        found = [each for each in nearest.tensors if self.verdicts.get(each) == BAD]
+        if any(not self.facts.was_good_before(each, node) for each in found):
+            return PARTLY
+        return GOOD if nearest.is_carried else UNKNOWN
 
     def _status(self, tensor: str) -> str:
         """What is known of a tensor, recorded or seen through views."""
@@ -242,7 +264,7 @@ class Verdicts:
         return tuple(named.values())
 
     def _writers(self, node: Node) -> list[str]:
-        return [f"{each}:0" for each in node.control_inputs]
+        return [f"{each}:0" for each in self.facts.writers_of(node)]
 
 
 def _makes_infinity(node: Node, operation: Operation) -> bool:

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-        status: `good`, `note` (works, but not as well as it could) or `bad`.
+        status: `good`, `note` (works, but not as well as it could), `bad`, or `untried` (there, and that is all).
         fix: what to do about it.
     """
 
@@ -57,10 +57,7 @@ def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     if options.directory is not None:
         return _show_directory(options)
-    checks = [*_versions(), _kernel(), _checksums(), *_settings()]
-    for framework in () if options.quick else FRAMEWORKS:
-        if framework.version is not None:
-            checks += _engine(framework)
+    checks = [*_versions(), _kernel(), _checksums(), *_settings(), *_frameworks(options.quick)]
     is_good = all(check.status != "bad" for check in checks)
     if options.json:
         print_json({"is_good": is_good, "checks": [asdict(check) for check in checks]})
@@ -101,17 +98,6 @@ def _versions() -> list[Check]:
         else:
             checks.append(Check(package, "good", version))
     checks += [_extra(extra, use) for extra, use in OPTIONAL.items()]
-    found = [framework for framework in FRAMEWORKS if framework.version is not None]
-    checks += [Check(framework.name, "good", f"{framework.version}") for framework in found]
-    if not found:
-        checks.append(
-            Check(
-                "framework",
-                "note",
-                "none: directories can be read, programs not watched",
-                FRAMEWORKS[0].install,
-            )
-        )
     return checks
 
 
@@ -172,6 +158,24 @@ def _settings() -> list[Check]:
     ]
 
 
+def _frameworks(is_quick: bool) -> list[Check]:
+    """The frameworks that are here, each with a tick only if its engine was seen at work."""
+    checks: list[Check] = []
+    found = [framework for framework in FRAMEWORKS if framework.version is not None]
+    for framework in found:
+        if is_quick:
+            checks.append(Check(framework.name, "untried", f"{framework.version}, not tried"))
+        else:
+            tried = _engine(framework)
+            status = "bad" if any(check.status == "bad" for check in tried) else "good"
+            checks.append(Check(framework.name, status, f"{framework.version}"))
+            checks += [replace(check, name=f"{framework.name}: {check.name}") for check in tried]
+    if not found:
+        text = "none: directories can be read, programs not watched"
+        checks.append(Check("framework", "note", text, FRAMEWORKS[0].install))
+    return checks
+
+
 def _engine(framework: Framework) -> list[Check]:
     """What the engine of a framework can do, tried."""
     from tensortap.engines.registry import load_engine
@@ -180,7 +184,7 @@ def _engine(framework: Framework) -> list[Check]:
         engine = load_engine(framework)
         return [*_interceptor(engine.builder()), _trial(engine)]
     except Exception as error:
-        return [Check(f"{framework.title} engine", "bad", f"{type(error).__name__}: {error}")]
+        return [Check("engine", "bad", f"{type(error).__name__}: {error}")]
 
 
 def _interceptor(build: Any) -> list[Check]:
@@ -216,6 +220,8 @@ def _trial(engine: Any) -> Check:
             node = facts.node_of(tensor)
             phase = "unknown" if node is None else phase_of(node)
             counts[phase] = counts.get(phase, 0) + 1
+        if facts.updates:  # which show no tensor
+            counts["optimizer"] = counts.get("optimizer", 0) + len(facts.updates)
     said = ", ".join(f"{count} {phase}" for phase, count in counts.items())
     missing = [phase for phase in ("forward", "backward", "optimizer") if phase not in counts]
     if missing:
@@ -232,7 +238,12 @@ def _show(checks: list[Check]) -> None:
     from tensortap.report.page import Page
 
     page = Page()
-    marks: dict[str, Any] = {"good": ("✓", "green"), "note": ("!", "yellow"), "bad": ("✗", "bold red")}
+    marks: dict[str, Any] = {
+        "good": ("✓", "green"),
+        "note": ("!", "yellow"),
+        "bad": ("✗", "bold red"),
+        "untried": ("·", "dim"),
+    }
     width = max(len(check.name) for check in checks)
     for check in checks:
         page.line(marks[check.status], f" {check.name:<{width}}  ", check.text)

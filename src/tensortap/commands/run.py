@@ -182,7 +182,8 @@ def _start(program: Script, watch: Any, answerer: Any) -> int:
         engine.listen_to_children(children.ledger.note, children.serve_data)
         watch.presence.world_size = engine.world_size
         followers.append(engine.follow(watch))
-        answerer.begin()
+        if len(followers) == 1:
+            answerer.begin()
 
     def fail(error: BaseException) -> None:
         nonlocal interrupted

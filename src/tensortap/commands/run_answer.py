@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
-from tensortap.commands.run_summary import add_advice, summary_page
+from tensortap.commands.run_summary import add_advice, count, summary_page
 from tensortap.frameworks import FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
 
@@ -229,8 +229,9 @@ class Answerer:
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
         if not seen.runs and seen.checked:
-            steps = f" in {seen.steps:,} steps" if seen.steps else ""
-            self.say(f"no bad value in what {seen.checked:,} calls of compiled functions{steps} returned")
+            steps = f" in {count(seen.steps, 'step')}" if seen.steps else ""
+            calls = count(seen.checked, "call")
+            self.say(f"no bad value in what {calls} of compiled functions{steps} returned")
             return
         if not seen.runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)

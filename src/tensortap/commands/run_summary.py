@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tensortap.analyze.findings import Report
     from tensortap.report.page import Page
 
-__all__ = ["add_advice", "summary_page"]
+__all__ = ["add_advice", "count", "summary_page"]
 
 
 def summary_page(watch: Any, report: Report, root: str, rank: int, question: str) -> Page:
@@ -24,24 +24,24 @@ def summary_page(watch: Any, report: Report, root: str, rank: int, question: str
     seen = watch.seen
     page = Page()
     facts = [
-        _count(seen.runs, "run"),
-        _count(seen.steps, "optimizer step"),
-        _count(seen.tensors, "tensor"),
-        _count(seen.records, "record"),
+        count(seen.runs, "run"),
+        count(seen.steps, "optimizer step"),
+        count(seen.tensors, "tensor"),
+        count(seen.records, "record"),
         f"{sum(counts.lost for counts in seen.kept):,} dropped",
     ]
     if seen.skipped:
-        facts.append(f"{_count(seen.skipped, 'step')} skipped by the gradient scaler")
+        facts.append(f"{count(seen.skipped, 'step')} skipped by the gradient scaler")
     if seen.left_out:
-        facts.append(f"{_count(seen.left_out, 'update')} left out (--skip-bad)")
+        facts.append(f"{count(seen.left_out, 'update')} left out (--skip-bad)")
     if seen.unrecorded is not None:
         run, left_out, executed, runs = seen.unrecorded
-        more = f" (and some of {_count(runs - 1, 'more run')})" if runs > 1 else ""
+        more = f" (and some of {count(runs - 1, 'more run')})" if runs > 1 else ""
         facts.append(
-            f"{left_out:,} of {_count(executed, 'operation')} of run {run} not recorded: over the limit{more}"
+            f"{left_out:,} of {count(executed, 'operation')} of run {run} not recorded: over the limit{more}"
         )
     if seen.elsewhere:
-        facts.append(f"{_count(seen.elsewhere, 'step')} in other threads, which were not watched")
+        facts.append(f"{count(seen.elsewhere, 'step')} in other threads, which were not watched")
     page.line(("tensortap", "bold"))
     ranks = f" (rank {rank} of {len(report.ranks)})" if len(report.ranks) > 1 else ""
     page.field("seen", ", ".join(facts) + ranks)
@@ -74,9 +74,7 @@ def summary_page(watch: Any, report: Report, root: str, rank: int, question: str
         page.field("" if number else "unseen", sentence, "yellow")
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
-    page.field(
-        "kept", f"{_count(report.runs, 'run')}, {size_text(session_size(report.directory))}, in {root}"
-    )
+    page.field("kept", f"{count(report.runs, 'run')}, {size_text(session_size(report.directory))}, in {root}")
     for hook in watch.hooks:
         for outcome in getattr(hook, "outcomes", list)():
             page.field("stream", outcome)
@@ -89,7 +87,7 @@ def _budget_text(budget: Any) -> str:
     """Which runs were watched, and what it cost."""
     runs = budget.watched + budget.left_out
     return (
-        f"{budget.watched:,} of {_count(runs, 'run')} watched, in the others updates were looked at; took "
+        f"{budget.watched:,} of {count(runs, 'run')} watched, in the others updates were looked at; took "
         f"{budget.seconds:.1f} s, {budget.cost:.2f} times the program's own time ({budget.ratio:g} was asked for)"
         + ("" if budget.bad is None else "; all since the bad one were watched")
     )
@@ -105,5 +103,6 @@ def add_advice(page: Page, sentence: str, command: str) -> None:
         page.line("  ", (f"{'' if sentence else 'instead':<{LABEL_WIDTH}}", "dim"), (command, "cyan"))
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """A number of things."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -37,7 +37,8 @@ from tensortap.debug.actions import (
 from tensortap.debug.threads import ThreadFilter
 from tensortap.errors import OpError
 from tensortap.hooks.monitored import MonitoredSession
-from tensortap.seam.base import default_session, is_session, why_no_session
+from tensortap.seam.base import default_session, is_session
+from tensortap.seam.native import as_engine_session
 from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.seam.structure import is_empty
 from tensortap.watch.match import watch_run
@@ -80,7 +81,8 @@ class BaseDebugWrapperSession(ABC):
         pass_through_operrors: bool | None = False,
     ) -> None:
         check_wrappable(sess)
-        self._sess = sess
+        self._given = sess
+        self._sess = as_engine_session(sess)
         self._thread_filter = ThreadFilter(thread_name_filter)
         self._pass_through_operrors = bool(pass_through_operrors)
         self._run_call_count = 0
@@ -113,7 +115,7 @@ class BaseDebugWrapperSession(ABC):
     @property
     def session(self) -> Any:
         """The wrapped session."""
-        return self._sess
+        return self._given
 
     @property
     def run_call_count(self) -> int:
@@ -140,7 +142,9 @@ class BaseDebugWrapperSession(ABC):
 
     def as_default(self) -> AbstractContextManager[Any]:
         """Make the wrapper the default session of the thread, so that what runs through it is watched."""
-        return default_session(self)
+        through = getattr(self._sess, "default_through", None)  # the framework's default session as well
+        context: AbstractContextManager[Any] = through(self) if callable(through) else default_session(self)
+        return context
 
     def __enter__(self) -> Self:
         context = self.as_default()
@@ -348,11 +352,12 @@ SESSION_METHODS = ("run", "make_callable", "list_devices", "close", "as_default"
 
 def check_wrappable(sess: Any) -> None:
     """Refuse anything that is no engine session and no `MonitoredSession`."""
-    is_engine = is_session(sess) and all(callable(getattr(sess, each, None)) for each in SESSION_METHODS)
-    if isinstance(sess, BaseDebugWrapperSession) or not (is_engine or isinstance(sess, MonitoredSession)):
+    found = None if isinstance(sess, BaseDebugWrapperSession) else as_engine_session(sess)
+    is_engine = is_session(found) and all(callable(getattr(found, each, None)) for each in SESSION_METHODS)
+    if not (is_engine or isinstance(found, MonitoredSession)):
         raise TypeError(
             "A debug wrapper goes around an engine session, such as tensortap.torch.Session, or a "
-            f"MonitoredSession, got {type(sess).__name__}.{why_no_session(sess)}"
+            f"MonitoredSession, got {type(sess).__name__}."
         )
 
 

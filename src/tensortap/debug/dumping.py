@@ -91,7 +91,7 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
 
     def on_run_start(self, request: OnRunStartRequest) -> OnRunStartResponse:
         """Dump the run, unless retention has no use for it."""
-        if self._dumper.skips(self.session):
+        if self._dumper.skips(self._sess):
             return OnRunStartResponse(OnRunStartAction.NON_DEBUG_RUN, [])
         return super().on_run_start(request)
 

@@ -77,7 +77,7 @@ class GrpcDebugWrapperSession(NonInteractiveDebugWrapperSession):
     def on_run_start(self, request: OnRunStartRequest) -> OnRunStartResponse:
         """Stream the run, unless all servers are down."""
         urls = self._streamer.urls_for_run()
-        if not urls or (self._guarding is not None and not self._guarding.begins(self.session)):
+        if not urls or (self._guarding is not None and not self._guarding.begins(self._sess)):
             return OnRunStartResponse(OnRunStartAction.NON_DEBUG_RUN, [])
         watch = self.watch_options(request.fetches, request.feed_dict)
         return OnRunStartResponse(OnRunStartAction.DEBUG_RUN, urls, watch=watch)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensortap.debug.time_budget import TimeBudget
 from tensortap.seam.base import Guard, engine_session_of, guard_of
 
-__all__ = ["Guarding", "step_of"]
+__all__ = ["Guarding", "SharedGuarding", "share_budget", "step_of"]
 
 
 class Guarding:
@@ -35,7 +35,7 @@ class Guarding:
 
     def __init__(self, ratio: float, on_bad: Callable[[], None] = lambda: None) -> None:
         self.budget = TimeBudget(ratio)
-        self._on_bad = on_bad
+        self._on_bad = [on_bad]
         self._lock = threading.Lock()
         self._of_thread = threading.local()
 
@@ -74,6 +74,16 @@ class Guarding:
             self.budget.ran(run.is_watched, now - run.began, run.own_secs + now - began)
 
     @property
+    def is_watching(self) -> bool:
+        """Whether the present run of this thread is watched."""
+        run: _Run | None = self._of_thread.__dict__.get("run")
+        return run is None or not run.is_open or run.is_watched
+
+    def tell_of_bad(self, listener: Callable[[], None]) -> None:
+        """Call this, too, when something is bad in a run that was not watched."""
+        self._on_bad.append(listener)
+
+    @property
     def outcome(self) -> str:
         """Which runs were watched, and what it cost."""
         budget = self.budget
@@ -95,7 +105,51 @@ class Guarding:
         if bad is not None and self.budget.bad is None:
             with self._lock:
                 self.budget.finds(run.step, bad)
-            self._on_bad()
+            for tell in self._on_bad:
+                tell()
+
+
+class SharedGuarding:
+    """A budget that several hooks share, as each of them sees it: somebody else says when runs begin and end.
+
+    >>> shared = SharedGuarding(Guarding(1.1))
+    >>> shared.begins(None)
+    True
+    """
+
+    def __init__(self, guarding: Guarding) -> None:
+        self._guarding = guarding
+        self.budget = guarding.budget
+        self.tell_of_bad = guarding.tell_of_bad
+
+    def begins(self, session: Any) -> bool:
+        """Whether the present run is watched."""
+        return self._guarding.is_watching
+
+    def ended(self) -> None:
+        """Nothing, here."""
+
+    @property
+    def outcome(self) -> str:
+        """Which runs were watched, and what it cost."""
+        return self._guarding.outcome
+
+
+def share_budget(ratio: float, hooks: Iterable[Any]) -> Guarding:
+    """Have all hooks that can be guarded watch the same runs, within one budget of time.
+
+    Raises:
+        ValueError: a ratio that leaves no time, or there is no such hook, or one has a budget of its own.
+    """
+    guarding = Guarding(ratio)
+    guarded = [hook for hook in hooks if callable(getattr(hook, "guard_with", None))]
+    if not guarded:
+        raise ValueError(
+            f"budget={ratio!r} is for debug hooks, such as DumpingDebugHook, and there is none among the hooks."
+        )
+    for hook in guarded:
+        hook.guard_with(SharedGuarding(guarding))
+    return guarding
 
 
 class _Run:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensortap.debug.guarding import Guarding
+from tensortap.debug.guarding import Guarding, SharedGuarding
 from tensortap.debug.non_interactive import Watch, watch_fn_of
 from tensortap.debug.run_directories import FLUSH_SECS, RunDirectories, check_retention
 from tensortap.debug.threads import ThreadFilter
@@ -77,8 +77,18 @@ class DumpingDebugHook(SessionRunHook):
         self._retention = retention
         self._max_wait_secs = max_wait_secs
         self._fsync = fsync
+        self._guarding: SharedGuarding | None = None
         self._dumper: RunDirectories | None = None
         self._lock = threading.Lock()
+
+    def guard_with(self, guarding: SharedGuarding) -> None:
+        """Take part in a budget of time that several hooks share; before the first run.
+
+        Raises:
+            ValueError: the hook has a budget of time of its own.
+        """
+        _refuse_two_budgets(self._budget is not None and self._budget.time is not None)
+        self._guarding = guarding
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched.
@@ -113,6 +123,7 @@ class DumpingDebugHook(SessionRunHook):
                 retention=self._retention,
                 max_wait_secs=self._max_wait_secs,
                 fsync=self._fsync,
+                guarding=self._guarding,
             )
             return self._dumper, True
 
@@ -190,7 +201,16 @@ class GrpcDebugHook(SessionRunHook):
         self._streamer: Streamer = Streamer(
             grpc_debug_server_addresses, stream, send_traceback_and_source_code
         )
-        self._guarding = None if budget is None else Guarding(budget)
+        self._guarding: Guarding | SharedGuarding | None = None if budget is None else Guarding(budget)
+
+    def guard_with(self, guarding: SharedGuarding) -> None:
+        """Take part in a budget of time that several hooks share; before the first run.
+
+        Raises:
+            ValueError: the hook has a budget of its own.
+        """
+        _refuse_two_budgets(self._guarding is not None)
+        self._guarding = guarding
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, unless all servers are down."""
@@ -266,4 +286,11 @@ class TensorBoardDebugHook(GrpcDebugHook):
             log_usage,
             stream=stream,
             send_traceback_and_source_code=send_traceback_and_source_code,
+        )
+
+
+def _refuse_two_budgets(has_one: bool) -> None:
+    if has_one:
+        raise ValueError(
+            "A hook with a budget of time of its own cannot take part in that of a monitor: leave one out."
         )

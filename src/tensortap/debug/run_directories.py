@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensortap.debug.guarding import Guarding, step_of
+from tensortap.debug.guarding import Guarding, SharedGuarding, step_of
 from tensortap.debug.presence import Presence
 from tensortap.debug.root import claim_session_root
 from tensortap.records import RunInfo
@@ -50,6 +50,7 @@ class RunDirectories:
         max_wait_secs: how long a slow disk may hold up training before records are dropped and counted.
         queue: does the writing; that of the process by default.
         fsync: at the end of each run, wait in the writing thread until it is on the disk itself.
+        guarding: a budget of time that is shared with others, instead of one of its own.
 
     >>> import tempfile
     >>> dumper = RunDirectories(tempfile.mkdtemp())
@@ -66,6 +67,7 @@ class RunDirectories:
         max_wait_secs: float = DEFAULT_MAX_WAIT_SECS,
         queue: WriterQueue | None = None,
         fsync: bool = False,
+        guarding: SharedGuarding | None = None,
     ) -> None:
         check_retention(retention)
         # Absolute, because the program may change its directory while the writer is busy.
@@ -74,9 +76,11 @@ class RunDirectories:
         weakref.finalize(self, self.presence.end)  # of a session that nobody closes
         self.retention = retention or Retention()
         self.meter = Meter(budget)
-        self._guarding = (
-            None if budget is None or budget.time is None else Guarding(budget.time, self.presence.tell)
-        )
+        self._guarding: Guarding | SharedGuarding | None = guarding
+        if guarding is not None:
+            guarding.tell_of_bad(self.presence.tell)
+        elif budget is not None and budget.time is not None:
+            self._guarding = Guarding(budget.time, self.presence.tell)
         self.presence.budget = None if self._guarding is None else self._guarding.budget
         self._keeper = Keeper(self.retention)
         self._files = SessionFiles(self.root, fsync=fsync)

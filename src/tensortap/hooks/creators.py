@@ -12,8 +12,9 @@ from typing import Any
 from tensortap.errors import DeadlineExceededError
 from tensortap.hooks.saver import latest_checkpoint
 from tensortap.hooks.scaffold import Scaffold, missing_names, run_piece
-from tensortap.seam.base import is_session, why_no_session
+from tensortap.seam.base import is_session
 from tensortap.seam.graph import Graph, current_graph
+from tensortap.seam.native import as_engine_session
 
 __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator", "as_session_creator"]
 
@@ -52,6 +53,7 @@ class _SessionSource:
     """
 
     def __init__(self, session: Any) -> None:
+        session = as_engine_session(session)
         self._ready = session if is_session(session) else None
         self._factory = None if is_session(session) else session
         self._unused: Any = None
@@ -59,7 +61,6 @@ class _SessionSource:
         if self._ready is None and not callable(self._factory):
             raise TypeError(
                 f"session must be an engine session or a function that makes one, got {session!r}."
-                f"{why_no_session(session)}"
             )
 
     @property
@@ -104,11 +105,10 @@ class _SessionSource:
     def _make(self, graph: Graph) -> Any:
         assert self._factory is not None
         with graph.as_default():
-            session = self._factory()
+            session = as_engine_session(self._factory())
         if not is_session(session):
             raise TypeError(
                 f"The session factory {self._factory!r} returned {session!r}, which is no engine session."
-                f"{why_no_session(session)}"
             )
         return session
 
@@ -297,8 +297,6 @@ def as_session_creator(candidate: Any) -> Any:
         raise TypeError(
             f"{type(candidate).__name__} is a monitored session already; pass its engine session."
         )
-    if is_session(candidate) or callable(candidate):
+    if is_session(as_engine_session(candidate)) or callable(candidate):
         return ChiefSessionCreator(session=candidate)
-    raise TypeError(
-        f"{candidate!r} is neither a session creator nor a session. {wanted}{why_no_session(candidate)}"
-    )
+    raise TypeError(f"{candidate!r} is neither a session creator nor a session. {wanted}")

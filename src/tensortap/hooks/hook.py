@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
+from tensortap.seam.native import host_of
 
 if TYPE_CHECKING:
     from tensortap.hooks.coordinator import Coordinator
@@ -43,12 +46,22 @@ class SessionRunHook:
     the remaining hooks are still called; then the first error is raised and the others are logged.
     An exception passes through unchanged, with a note that names the hook and the moment.
 
+    A monitored session of TensorFlow's own calls these methods too. They are given what they would be given here: an
+    engine session, our graph, context and values; and what they ask for is translated.
+
     Example:
         >>> class CountRuns(SessionRunHook):
         ...     runs = 0
         ...     def after_run(self, run_context, run_values):
         ...         self.runs += 1
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for moment in MOMENTS:
+            method = cls.__dict__.get(moment)
+            if inspect.isfunction(method):
+                setattr(cls, moment, _for_any_host(method, moment))
 
     def begin(self) -> None:
         """Called once before the session is created, with the session's graph as the default graph.
@@ -98,6 +111,21 @@ class SessionRunHook:
                 state.
             error: the exception.
         """
+
+
+def _for_any_host(method: Callable[..., Any], moment: str) -> Callable[..., Any]:
+    """A moment of a hook that may also be called by a monitored session of a framework's own."""
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        given = (*args, *kwargs.values())
+        host = host_of(moment, given)
+        if host is None:
+            return method(self, *args, **kwargs)
+        return host.call(self, method, moment, given)
+
+    return called
 
 
 def check_hooks(hooks: Iterable[Any] | None) -> list[Any]:

@@ -15,9 +15,10 @@ from tensortap.hooks.args import (
     merge_requests,
 )
 from tensortap.hooks.coordinator import Coordinator
-from tensortap.hooks.hook import call_every_hook, call_hook
+from tensortap.hooks.hook import SessionRunHook, call_every_hook, call_hook
 from tensortap.hooks.recovery import PREEMPTION_ERRORS
 from tensortap.seam.graph import Graph, GraphKeys
+from tensortap.seam.native import as_engine_session
 from tensortap.seam.options import RunMetadata, RunOptions
 
 __all__ = ["LiveSession", "PendingRun"]
@@ -51,7 +52,7 @@ class LiveSession:
     def create(cls, creator: Any, hooks: Sequence[Any], graph: Graph, grace_secs: float) -> LiveSession:
         """Make a session, start the threads its graph registers, and tell every hook."""
         with graph.as_default():
-            live = cls(creator.create_session(), grace_secs)
+            live = cls(as_engine_session(creator.create_session()), grace_secs)
             try:
                 own_graph = getattr(live.raw, "graph", None)
                 if own_graph is not None:
@@ -129,7 +130,10 @@ class LiveSession:
         context, request = pending.context, pending.request
 
         def values_for(hook: Any) -> SessionRunValues:
-            return SessionRunValues(request.results_for_hook(hook, results), request.options, metadata)
+            # Hooks of a framework's own know its messages only.
+            is_ours = metadata.native is None or isinstance(hook, SessionRunHook)
+            told = metadata if is_ours else metadata.native
+            return SessionRunValues(request.results_for_hook(hook, results), request.options, told)
 
         calls = ((hook, (context, values_for(hook))) for hook in pending.hooks)
         try:

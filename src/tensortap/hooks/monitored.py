@@ -16,6 +16,7 @@ from tensortap.hooks.live import LiveSession
 from tensortap.hooks.recovery import PREEMPTION_ERRORS, RecoveryPolicy
 from tensortap.hooks.scaffold import Scaffold
 from tensortap.seam.graph import Graph, current_graph
+from tensortap.seam.native import graph_of_creator
 from tensortap.seam.options import RunMetadata, RunOptions
 
 __all__ = ["MonitoredSession", "SingularMonitoredSession", "StepContext"]
@@ -85,7 +86,7 @@ class Monitored:
     def _graph_to_begin_on(self) -> Graph:
         while True:
             try:
-                graph = getattr(self._creator, "graph", None)
+                graph = getattr(self._creator, "graph", None) or graph_of_creator(self._creator)
             except PREEMPTION_ERRORS as error:
                 self._recovery.preempted(error)
             else:
@@ -223,7 +224,7 @@ class Monitored:
         traceback: TracebackType | None,
     ) -> bool:
         # The exact class: a subclass may mean something else to its author.
-        clean = exception_type is None or exception_type in CLEAN_EXITS
+        clean = exception_type is None or getattr(exception_type, "stands_for", exception_type) in CLEAN_EXITS
         self._close(None if clean else exception)
         return clean
 

@@ -17,6 +17,7 @@ from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
 from tensortap.store.health import HealthHistory, history_dtype
+from tensortap.store.layout import parse_run_name
 from tensortap.store.session import health_files, list_runs
 from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
 from tensortap.wire.values import InconvertibleTensorProto
@@ -260,10 +261,11 @@ class SessionDir:
 
 
 def _numbers(source: StoredRun) -> tuple[int, int]:
-    if source.core_metadata:
-        first = source.core_metadata[0]
-        return first.session_run_index, first.global_step
-    return -1, -1
+    """Run and step. TensorFlow's own number counts runs that were not debugged, too: a run goes by its directory."""
+    first = source.core_metadata[0] if source.core_metadata else None
+    named = parse_run_name(source.path.name)
+    index = named[1] if named else -1 if first is None else first.session_run_index
+    return index, -1 if first is None else first.global_step
 
 
 def _pill_of(stored: StoredTensor) -> tuple[float, ...]:

@@ -30,7 +30,6 @@ __all__ = [
     "get_default_session",
     "guard_of",
     "is_session",
-    "why_no_session",
 ]
 
 
@@ -102,16 +101,6 @@ def is_session(candidate: Any) -> bool:
         not isinstance(candidate, type)
         and callable(getattr(candidate, "run", None))
         and isinstance(getattr(candidate, "graph", None), Graph)
-    )
-
-
-def why_no_session(candidate: Any) -> str:
-    """A sentence about something that a user took for a session; empty if there is nothing to say."""
-    if type(candidate).__module__.partition(".")[0] != "tensorflow":
-        return ""
-    return (
-        " Sessions of TensorFlow have no engine here yet. Watch them with TensorFlow's own debugger: it can stream to "
-        "`tensortap serve`, and the commands of tensortap read its dump directories."
     )
 
 

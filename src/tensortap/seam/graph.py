@@ -34,6 +34,7 @@ GLOBAL_STEP = "global_step:0"
 """What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
 
 _RUNS_REMEMBERED = 8
+_FORMS_REMEMBERED = 8
 """Programs go through a few kinds of runs in turn, such as rollouts and updates."""
 
 
@@ -92,8 +93,11 @@ class Graph:
         self.version = 0
         self._last_recorded: deque[tuple[list[Node], list[Node]]] = deque(maxlen=_RUNS_REMEMBERED)
         self._last_version = -1
-        self._settled: dict[int, tuple[Node, Node]] = {}
-        """By identity: a recorded node, and what became of it."""
+        # By identity: a recorded node, and what became of it. No pairs, which the garbage collector would look at.
+        self._seen: dict[int, Node] = {}
+        self._settled: dict[int, Node] = {}
+        self._forms: dict[str, deque[Node]] = {}
+        """By name: what became of its nodes lately, if that was not always the same."""
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -269,15 +273,31 @@ class Graph:
         if (
             known is not None
             and before is not None
-            and before[0] is node
-            and before[1].outputs is known.outputs
-            and before[1].attributes is known.attributes
+            and self._seen[id(node)] is node
+            and before.outputs is known.outputs
+            and before.attributes is known.attributes
         ):
-            return before[1], False
-        settled = node if known is None else _merged(known, node)
+            return before, False
+        settled, is_new = self._form_of(node, known)
         if len(self._settled) > 4 * len(self._nodes) + _FEW:
+            self._seen.clear()
             self._settled.clear()
-        self._settled[id(node)] = node, settled
+        self._seen[id(node)], self._settled[id(node)] = node, settled
+        return settled, is_new
+
+    def _form_of(self, node: Node, known: Node | None) -> tuple[Node, bool]:
+        if known is None:
+            return node, True
+        settled = _merged(known, node)
+        if settled is known:
+            return known, False
+        forms = self._forms.get(node.name)
+        if forms is None:
+            forms = self._forms[node.name] = deque([known], maxlen=_FORMS_REMEMBERED)
+        for form in forms:
+            if form == settled:  # engines build such nodes anew, now and then
+                return form, False
+        forms.append(settled)
         return settled, True
 
     def forget(self) -> None:
@@ -286,7 +306,9 @@ class Graph:
             step = self._nodes.get(GLOBAL_STEP.partition(":")[0])
             self._nodes = {} if step is None else {step.name: step}
             self._nodes.update((name, derived.node) for name, derived in self._derived.items())
+            self._seen.clear()
             self._settled.clear()
+            self._forms.clear()
             self._last_recorded.clear()
             self.version += 1
 

@@ -93,6 +93,7 @@ class RunOptions:
         report_tensor_allocations_upon_oom: kept for callers of the original API.
         taps: functions that receive every tensor of the run, `tap(node, slot, live_tensor)`.
         trace_memory: a traced run also notes every allocation, which costs more.
+        native: options in the form of a framework of its own, which only its engine understands.
 
     >>> seen = []
     >>> options = RunOptions(taps=[lambda node, slot, tensor: seen.append(node.tensor(slot))])
@@ -113,14 +114,26 @@ class RunOptions:
     report_tensor_allocations_upon_oom: bool = False
     taps: list[Tap] = field(default_factory=list)
     trace_memory: bool = False
+    native: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not isinstance(self.taps, (list, tuple)) or not all(callable(tap) for tap in self.taps):
             raise TypeError(f"taps= takes a list of functions tap(node, slot, tensor), got {self.taps!r}.")
         self.taps = list(self.taps)
 
-    def merge_from(self, other: RunOptions) -> None:
-        """Take on what another party asks for, so that both get at least what they wanted."""
+    def merge_from(self, other: RunOptions | Any) -> None:
+        """Take on what another party asks for, so that both get at least what they wanted.
+
+        Args:
+            other: options of ours, or of a framework's own.
+        """
+        if not isinstance(other, RunOptions):
+            self.native.append(other)
+            level = getattr(other, "trace_level", None)
+            if isinstance(level, int):
+                self.trace_level = max(self.trace_level, TraceLevel(level))
+            return
+        self.native.extend(other.native)
         self.trace_level = max(self.trace_level, other.trace_level)
         self.timeout_in_ms = max(self.timeout_in_ms, other.timeout_in_ms)
         self.inter_op_thread_pool = max(self.inter_op_thread_pool, other.inter_op_thread_pool)
@@ -146,6 +159,7 @@ class RunMetadata:
             changed from run to run, such as a learning rate, read `(varies)`.
         partition_graphs: the same as `GraphDef` messages, when the options ask for them.
         profile: what was measured, when the options ask for a trace.
+        native: what a framework reports in a form of its own; its own hooks are given that.
 
     >>> RunMetadata().nodes
     []
@@ -154,6 +168,7 @@ class RunMetadata:
     nodes: list[Node] = field(default_factory=list)
     partition_graphs: list[Any] = field(default_factory=list)
     profile: StepProfile | None = field(default=None, repr=False)
+    native: Any = field(default=None, repr=False)
 
     @property
     def step_stats(self) -> Any:

@@ -11,8 +11,8 @@ import weakref
 from collections import OrderedDict, deque
 from typing import Any
 
+from tensortap.runtime_names import is_made_by_runtime, op_behind
 from tensortap.server.limits import Limits
-from tensortap.server.runtime_names import is_made_by_runtime, op_behind
 from tensortap.store.writer import SessionStore
 from tensortap.wire.debug_service import WireError
 from tensortap.wire.messages import CallTraceback, DebuggedSourceFiles, DecodeError, GraphDef

@@ -81,19 +81,12 @@ class Publisher:
         self._plan, urls = plan_watches(debug_options.debug_tensor_watch_opts)
         if debug_options.reset_disk_byte_usage:
             process_meter().reset()
-        if debug_options.global_step >= 0:
-            run_info = replace(run_info, global_step=debug_options.global_step)
-        self.info = run_info
+        self._step = debug_options.global_step
+        self._open_sink = open_sink
+        self._urls = urls
         # A file URL names the run; what is before it, or any other URL, stays the same for a session.
         self._session = tuple(url.rpartition("/")[0] if "/run_" in url else str(url) for url in urls)
-        self._sinks: list[Sink] = []
-        try:
-            for url in urls:
-                self._sinks.append(open_sink(url, run_info))
-        except BaseException:
-            for sink in self._sinks:
-                sink.close()
-            raise
+        self._open(run_info)
         self._interactive = [_as_interactive(each) for each in self._sinks]
         foreseen = tuple(known_nodes)
         for position, interactive in enumerate(self._interactive):
@@ -108,13 +101,35 @@ class Publisher:
         self.breakpoints = frozenset[str]().union(
             *(each.breakpoints() for each in self._interactive if each is not None)
         )
+        self._lock = threading.Lock()
+        for text, reason in self._plan.left_out:
+            notices.warn(("left out", text), "The debug op %r is left out, as tolerated: %s", text, reason)
+
+    def _open(self, run_info: RunInfo) -> None:
+        if self._step >= 0:
+            run_info = replace(run_info, global_step=self._step)
+        self.info = run_info
+        self._sinks: list[Sink] = []
+        try:
+            for url in self._urls:
+                self._sinks.append(self._open_sink(url, run_info))
+        except BaseException:
+            for sink in self._sinks:
+                sink.close()
+            raise
         self._muted = [0] * len(self._sinks)
         self._failed = [0] * len(self._sinks)
         self._timestamp = 0
-        self._lock = threading.Lock()
         self._finished = False
-        for text, reason in self._plan.left_out:
-            notices.warn(("left out", text), "The debug op %r is left out, as tolerated: %s", text, reason)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the run is over and another one, watched alike, may go to the same places."""
+        return self._finished and not any(self._interactive)
+
+    def begin_next(self, run_info: RunInfo) -> None:
+        """Take the records of another run that is watched alike: sinks are opened for it, all else stays."""
+        self._open(run_info)
 
     @property
     def sinks(self) -> Sequence[Sink]:
@@ -208,6 +223,7 @@ class Publisher:
         error: str | None,
         unrecorded: int = 0,
         circumstances: Circumstances | None = None,
+        reason: Callable[[str], str] | None = None,
     ) -> None:
         """Tell the sinks that the run is over, and the user about watches that matched nothing.
 
@@ -216,6 +232,7 @@ class Publisher:
             error: text of the error that ended it, None if it completed.
             unrecorded: how many operations were only counted, because there were too many.
             circumstances: what else the engine knows of the run.
+            reason: why a node that exists was not executed, as far as the engine knows; empty for other names.
         """
         if self._finished:
             return
@@ -238,15 +255,15 @@ class Publisher:
                     ("finish", type(sink)), "Finishing a run in %s failed: %r", type(sink).__name__, problem
                 )
         if error is None:
-            self._report_unmatched(executed)
+            self._report_unmatched(executed, reason)
 
     def _gated(self, nodes: tuple[Node, ...], position: int) -> Sequence[str]:
         if self._interactive[position] is None or not self._plan.has_gates:
             return ()
         return self._plan.gated_keys(nodes, position)
 
-    def _report_unmatched(self, nodes: tuple[Node, ...]) -> None:
-        sentences = self._plan.unmatched(nodes)
+    def _report_unmatched(self, nodes: tuple[Node, ...], reason: Callable[[str], str] | None) -> None:
+        sentences = self._plan.unmatched(nodes, reason)
         if not sentences or not notices.is_first((self._session, *sentences)):
             return
         more = len(sentences) - _SENTENCES_SHOWN

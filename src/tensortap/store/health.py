@@ -13,7 +13,7 @@ import struct
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,21 @@ class HealthLog:
     def _id(self, db: sqlite3.Connection, key: tuple[str, str, str]) -> int:
         known = self._ids.get(key)
         if known is None:
-            # SQLite keeps UTF-8 only; a name with other bytes in it is kept with replacement characters.
-            stored = [each.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for each in key]
-            db.execute("INSERT OR IGNORE INTO tensors (name, debug_op, device) VALUES (?, ?, ?)", stored)
-            found = db.execute("SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?", stored)
-            known = self._ids[key] = found.fetchone()[0]
+            self._add_ids(db, [key])
+            known = self._ids[key]
         return known
+
+    def _add_ids(self, db: sqlite3.Connection, keys: Sequence[tuple[str, str, str]]) -> None:
+        """Number what has no id yet, thousands at a time when a program is new."""
+        stored = {key: key if "".join(key).isascii() else _storable(key) for key in keys}
+        last = db.execute("SELECT max(id) FROM tensors").fetchone()[0] or 0
+        insert = "INSERT OR IGNORE INTO tensors (name, debug_op, device) VALUES (?, ?, ?)"
+        db.executemany(insert, stored.values())
+        added = db.execute("SELECT name, debug_op, device, id FROM tensors WHERE id > ?", (last,))
+        known = {row[:3]: row[3] for row in added}
+        find = "SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?"
+        for key, text in stored.items():
+            self._ids[key] = known.get(text) or db.execute(find, text).fetchone()[0]
 
     def _packed(self, db: sqlite3.Connection, run: int, pills: Iterable[Pill | PillBlock]) -> Iterator[bytes]:
         """Rows of the pills, in their order."""
@@ -204,10 +213,12 @@ class HealthLog:
             known = ids if ids is not None else np.zeros(0, np.uint32)
             ids = np.concatenate([known, np.zeros(len(table) - len(known), np.uint32)])
             self._ids_by_table[table] = ids
-        for number in np.unique(keys[ids[keys] == 0]).tolist():
-            key = table[number]
-            name = tensor_name(key.node_name, key.output_slot)
-            ids[number] = self._id(db, (name, key.debug_op, key.device))
+        new = np.unique(keys[ids[keys] == 0]).tolist()
+        if new:
+            found = [table[number] for number in new]
+            names = [(tensor_name(key.node_name, key.output_slot), key.debug_op, key.device) for key in found]
+            self._add_ids(db, [name for name in names if name not in self._ids])
+            ids[new] = [self._ids[name] for name in names]
         return ids
 
     def _forget_ids(self) -> None:
@@ -230,6 +241,11 @@ class HealthLog:
             ((tensor, run, memory[a:b]) for (tensor, run), (a, b) in zip(firsts, places, strict=True)),
         )
         db.execute("DELETE FROM recent")
+
+
+def _storable(key: tuple[str, str, str]) -> tuple[str, ...]:
+    """SQLite keeps UTF-8 only; a name with other bytes in it is kept with replacement characters."""
+    return tuple(each.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for each in key)
 
 
 class HealthHistory:

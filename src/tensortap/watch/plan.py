@@ -11,7 +11,7 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -137,6 +137,11 @@ class WatchPlan:
         )
 
     @property
+    def debug_ops(self) -> tuple[DebugOp, ...]:
+        """Every debug op that some tensor may be watched with, each once."""
+        return tuple(dict.fromkeys(op for ops in self._ops for op in ops))
+
+    @property
     def has_gates(self) -> bool:
         """Whether a debug op publishes to debug servers only while they ask for it."""
         return any(op.gated_grpc for ops in self._ops for op in ops)
@@ -168,8 +173,13 @@ class WatchPlan:
             found = self._resolved[key] = self._resolve(node, slot)
         return found
 
-    def unmatched(self, nodes: tuple[Node, ...]) -> list[str]:
-        """A sentence for each watch that matched no tensor of a run which executed these nodes."""
+    def unmatched(self, nodes: tuple[Node, ...], reason: Callable[[str], str] | None = None) -> list[str]:
+        """A sentence for each watch that matched no tensor of a run which executed these nodes.
+
+        Args:
+            nodes: what the run executed.
+            reason: why a node that exists was not executed; empty for names that nothing has.
+        """
         if nodes == self._all_matched_in:  # the same objects, run after run: comparing them is cheap
             return []
         if self._of_everything is not None and any(map(is_new_value, nodes)):
@@ -186,6 +196,8 @@ class WatchPlan:
                 sentences.append(f"{watch}: the node has {count} output{'s' * (count != 1)}.")
             elif watch.node_name == ANY_NODE:
                 sentences.append(f"{watch}: no node matched.{_hint(watch.pattern, outputs)}")
+            elif reason is not None and (why := reason(watch.node_name)):
+                sentences.append(f"{watch}: {why}.")
             else:
                 sentences.append(f"{watch}: no such node.{nearest(watch.node_name, outputs)}")
         if not sentences:

@@ -8,6 +8,8 @@ smallest double, is written as it fits, for whoever reads the field's message, a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from tensortap.dtypes import DTYPE_NUMBERS
@@ -16,6 +18,8 @@ from tensortap.records import Node
 __all__ = ["GraphEncoder", "nodes_to_proto", "read_attribute"]
 
 _EXACT = "_exact_"
+_FORWARD, _MODULE, _LAST = "_forward", "_module", "\U0010ffff"
+_KINDS_KEPT = 10_000
 
 
 def nodes_to_proto(nodes: Iterable[Node]) -> Any:
@@ -33,7 +37,7 @@ def nodes_to_proto(nodes: Iterable[Node]) -> Any:
 
 
 class GraphEncoder:
-    """Encodes graphs of which most nodes were in the one before: only what is new is encoded.
+    """Encodes graphs of which most nodes were in the one before, or are like others: only what is new is encoded.
 
     >>> node = Node("x", "Placeholder")
     >>> GraphEncoder().encoded([node]) == nodes_to_proto([node]).SerializeToString(deterministic=True)
@@ -41,26 +45,94 @@ class GraphEncoder:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Node, bytes]] = {}
+        # In two parts, not as pairs, which the garbage collector would have to look at.
+        self._nodes: dict[str, Node] = {}
+        self._pieces: dict[str, bytes] = {}
+        self._kinds: dict[tuple[Any, ...], _Kind] = {}
 
     def encoded(self, nodes: Iterable[Node]) -> bytes:
         """The bytes of the GraphDef that `nodes_to_proto` makes."""
         from tensortap.wire.messages import GraphDef
 
-        known, self._known = self._known, {}
+        nodes_before, pieces_before = self._nodes, self._pieces
+        self._nodes, self._pieces = {}, {}
         for node in nodes:
-            if node.name in self._known:
+            if node.name in self._nodes:
                 continue
-            piece = known.get(node.name)
-            if piece is None or piece[0] is not node:
+            self._nodes[node.name] = node
+            if nodes_before.get(node.name) is node:
+                self._pieces[node.name] = pieces_before[node.name]
+            else:
                 # A message is the sequence of its fields, so a graph of one node is a piece of any graph.
-                message = GraphDef()
-                _write_node(node, message.node.add())
-                piece = (node, message.SerializeToString(deterministic=True))
-            self._known[node.name] = piece
+                self._pieces[node.name] = _field(1, self._kind_of(node).encoded(node))
         end = GraphDef()
         end.versions.producer = 1
-        return b"".join([*(piece for _, piece in self._known.values()), end.SerializeToString()])
+        return b"".join([*self._pieces.values(), end.SerializeToString()])
+
+    def _kind_of(self, node: Node) -> _Kind:
+        # The layers of a model share these objects, which are kept as long as their identities stand for them.
+        attributes = id(node.attributes) if node.attributes else 0
+        key = (attributes, id(node.outputs), id(node.stack), *_told(node))
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _KINDS_KEPT:
+                self._kinds.clear()
+            kind = self._kinds[key] = _Kind(node)
+        return kind
+
+
+_told = attrgetter("op_type", "device", "phase", "is_view", "writes")
+
+
+class _Kind:
+    """What is the same in the messages of nodes that differ only in their names, and those of what they refer to."""
+
+    def __init__(self, like: Node) -> None:
+        from tensortap.wire.messages import GraphDef
+
+        self._like = like
+        self._op = _field(2, like.op_type.encode()) if like.op_type else b""
+        self._device = _field(4, like.device.encode()) if like.device else b""
+        message = GraphDef().node.add()
+        _write_node(replace(like, forward=None, module=None), message)
+        # Entries of a map are written in the order of their keys.
+        entries = {key: _entry(key, value.SerializeToString()) for key, value in sorted(message.attr.items())}
+        self._before, self._between, self._after = (
+            b"".join(entry for key, entry in entries.items() if lower < key < upper)
+            for lower, upper in (("", _FORWARD), (_FORWARD, _MODULE), (_MODULE, _LAST))
+        )
+
+    def encoded(self, node: Node) -> bytes:
+        """The NodeDef of a node of this kind."""
+        pieces = [_field(1, node.name.encode()), self._op] if node.name else [self._op]
+        pieces += [_field(3, each.removesuffix(":0").encode()) for each in node.inputs]
+        pieces += [_field(3, f"^{each}".encode()) for each in node.control_inputs]
+        pieces += (self._device, self._before)
+        if node.forward is not None:
+            pieces.append(_entry(_FORWARD, _field(2, node.forward.encode())))
+        pieces.append(self._between)
+        if node.phase and node.module is not None:
+            pieces.append(_entry(_MODULE, _field(2, node.module.encode())))
+        pieces.append(self._after)
+        return b"".join(pieces)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field that has a length: text, bytes or a message."""
+    length = len(content)
+    if length < 0x80:
+        return bytes((number << 3 | 2, length)) + content
+    head = bytearray((number << 3 | 2,))
+    while length >= 0x80:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + content
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    """An entry of the map of attributes."""
+    return _field(5, _field(1, key.encode()) + _field(2, value))
 
 
 def _write_node(node: Node, message: Any) -> None:
@@ -82,11 +154,11 @@ def _write_node(node: Node, message: Any) -> None:
         message.attr["T"].type = number
         message.attr["_output_dtypes"].list.type.extend(DTYPE_NUMBERS.get(s.dtype, 0) for s in node.outputs)
     if node.forward is not None:
-        message.attr["_forward"].s = node.forward.encode()
+        message.attr[_FORWARD].s = node.forward.encode()
     if node.phase:
         message.attr["_phase"].s = node.phase.encode()
         if node.module is not None:
-            message.attr["_module"].s = node.module.encode()
+            message.attr[_MODULE].s = node.module.encode()
         if node.is_view:
             message.attr["_views"].i = 0  # the place of the input
         if node.writes:

@@ -273,14 +273,6 @@ def tensorflow_logs(tensorflow_world: dict[str, Any]) -> dict[str, list[str]]:
     return logs
 
 
-def test_a_session_of_tensorflow_is_refused_with_what_to_do_instead(tensorflow_world: dict[str, Any]) -> None:
-    said = tensorflow_world["refusals"]
-    assert list(said) == ["MonitoredSession", "DumpingDebugWrapperSession", "GrpcDebugWrapperSession"]
-    for sentence in said.values():
-        assert "Sessions of TensorFlow have no engine here yet." in sentence
-        assert "`tensortap serve`" in sentence
-
-
 def test_every_scenario_is_played_by_tensorflow(tensorflow_logs: dict[str, list[str]]) -> None:
     assert list(tensorflow_logs) == list(scenarios.SCENARIOS)
     assert set(DIFFERENCES) <= set(scenarios.SCENARIOS)
@@ -298,3 +290,10 @@ def test_hooks_are_called_as_in_tensorflow(
         assert ours != theirs, f"no longer a difference: {why}"
     else:
         assert ours == theirs
+
+
+@pytest.mark.parametrize("name", scenarios.SCENARIOS)
+def test_our_hooks_live_in_tensorflows_sessions_as_its_own_do(
+    name: str, tensorflow_world: dict[str, Any]
+) -> None:
+    assert tensorflow_world["guests"][name] == tensorflow_world["logs"][name]

@@ -22,6 +22,7 @@ from tensortap.analyze.causes import (
     infinities,
     matrices,
     normalisation,
+    optimizer,
     overflow,
     reduction,
 )
@@ -49,7 +50,7 @@ RULES: Sequence[Rule] = (
         "equal-singular-values equal-eigenvalues",
     ),
     rule(
-        "div mul reciprocal pow rsqrt masked_fill distance_backward",
+        "div mul reciprocal pow rsqrt masked_fill distance_backward sqrt_backward rsqrt_backward",
         gradient.gradient_at_zero,
         _AT_ZERO,
         is_elementwise=True,
@@ -60,7 +61,12 @@ RULES: Sequence[Rule] = (
         f"division-by-zero epsilon-too-small overflow {_FACTORS}",
         is_elementwise=True,
     ),
-    rule("fused_adam", division.fused_optimizer, "epsilon-too-small", is_elementwise=True),
+    rule(
+        optimizer.UPDATES,
+        optimizer.update,
+        "epsilon-too-small infinite-learning-rate overflow",
+        is_elementwise=True,
+    ),
     rule(
         "sqrt rsqrt",
         domain.root,
@@ -132,7 +138,7 @@ RULES: Sequence[Rule] = (
         overflow.scattered_sum,
         "overflow",
     ),
-    rule("norm mse_loss var std", overflow.squares, "overflow"),
+    rule("norm mse_loss var std squared_difference", overflow.squares, "overflow"),
 )
 """The first rule that has something to say is believed, so special rules stand before general ones."""
 

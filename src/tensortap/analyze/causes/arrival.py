@@ -5,7 +5,8 @@ from __future__ import annotations
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes.words import some
 from tensortap.analyze.findings import Cause
-from tensortap.phases import is_variable
+from tensortap.phases import is_fed, is_variable
+from tensortap.runtime_names import placeholder_behind
 
 __all__ = ["arrived", "never_written", "overwritten"]
 
@@ -13,19 +14,20 @@ __all__ = ["arrived", "never_written", "overwritten"]
 def arrived(case: Case) -> Cause | None:
     """What was bad before any operation of the step had touched it."""
     op_type, out = case.node.op_type, case.out
-    if op_type in ("Placeholder", "Const"):
-        what = "input" if op_type == "Placeholder" else "tensor made outside the step"
+    if is_fed(op_type) or op_type == "Const":
+        what = "input" if is_fed(op_type) else "tensor made outside the step"
+        name = placeholder_behind(case.node.name)
         unread = case.unread_before
         if unread:
             return Cause(
                 "not-looked-at",
-                f"What made it was not seen: {case.node.name} holds {out.bad_counts} among {int(out.elements)} "
+                f"What made it was not seen: {name} holds {out.bad_counts} among {int(out.elements)} "
                 f"elements when it is first seen, and {some(unread)} before it could not be looked at.",
                 advice="It may be made of those, or have come bad into the step.",
             )
         return Cause(
             "bad-input",
-            f"The data was bad when it came: the {what} {case.node.name} holds {out.bad_counts} among "
+            f"The data was bad when it came: the {what} {name} holds {out.bad_counts} among "
             f"{int(out.elements)} elements.",
             advice="Look at what makes this batch: a division in the preprocessing, an empty file, a missing value.",
         )
@@ -33,11 +35,11 @@ def arrived(case: Case) -> Cause | None:
         if case.finding.phase == "optimizer":
             return Cause(
                 "bad-state",
-                f"The optimizer's state {case.node.name} held {out.bad_counts} when the step began.",
+                f"The optimizer's state {case.variable} held {out.bad_counts} when the step began.",
             )
         return Cause(
             "bad-parameter",
-            f"The parameter {case.node.name} was bad when the step began: {out.bad_counts} of "
+            f"The parameter {case.variable} was bad when the step began: {out.bad_counts} of "
             f"{int(out.elements)} elements.",
             advice="Look at its initialisation, or at the checkpoint it was loaded from.",
         )

@@ -10,7 +10,7 @@ from tensortap.analyze.causes.words import count
 from tensortap.analyze.findings import Cause
 from tensortap.analyze.health import Health, number_text
 
-__all__ = ["division", "fused_optimizer"]
+__all__ = ["division"]
 
 
 def division(case: Case) -> Cause | None:
@@ -60,19 +60,6 @@ def division(case: Case) -> Cause | None:
             f"({number_text(case.largest)}); the divisor {name} holds {bottom.spread}.",
         )
     return None
-
-
-def fused_optimizer(case: Case) -> Cause | None:
-    """Adam in one operation: parameters, gradients, their mean and that of their squares."""
-    squares, epsilon = case.part("squares"), case.number("epsilon")
-    if squares is None or not squares.zero or epsilon is None or epsilon > 1e-7 or not case.out.is_bad:
-        return None
-    return Cause(
-        "epsilon-too-small",
-        f"The optimizer divides by zero: {count(squares.zero, squares.elements, 'zero')} in "
-        f"{case.name_of('squares')}, the mean of the squared gradients, and epsilon is {number_text(epsilon)}.",
-        advice="Raise eps (1e-4 for float16), or keep the optimizer's state in float32.",
-    )
 
 
 def _is_beyond_reach(case: Case, top: Health | None, bottom: Health | None) -> bool:

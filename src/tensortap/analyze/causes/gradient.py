@@ -52,7 +52,7 @@ def gradient_at_zero(case: Case) -> Cause | None:
     zeros = [
         (tensor.tensor, tensor.health)
         for tensor in case.inputs
-        if tensor.health is not None and tensor.health.zero and tensor.tensor != case.arguments[0]
+        if tensor.health is not None and tensor.health.zero and tensor.tensor != case.name_of("arriving")
     ]
     if case.op in ("reciprocal", "rsqrt", "pow") and case.inputs and case.inputs[0].health is not None:
         zeros = [(case.inputs[0].tensor, case.inputs[0].health)] if case.inputs[0].health.zero else []
@@ -65,7 +65,7 @@ def gradient_at_zero(case: Case) -> Cause | None:
     if zeros:
         name, health = zeros[0]
         sentence += f", and {count(health.zero, health.elements, 'zero')} in {name}"
-    first = case.health(0)
+    first = case.part("arriving")
     if first is not None and first.zero and case.out.nan:
         sentence += "; the gradient that arrives there is 0, and 0/0 is NaN"
     advice = f"Add a small epsilon inside, or give {case.api('where')} a safe value in both branches."

@@ -42,4 +42,4 @@ def vocabulary_of(op_type: str, engine: str = "") -> Vocabulary:
         return VOCABULARIES[engine]
     if "::" in op_type:
         return TORCH
-    return TENSORFLOW if op_type[:1].isupper() else JAX
+    return TENSORFLOW if op_type.lstrip("_")[:1].isupper() else JAX

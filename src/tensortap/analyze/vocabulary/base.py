@@ -25,8 +25,10 @@ class Vocabulary:
         inputs: places of the tensors that an operation is given, by canonical name and the part they play.
         outputs: likewise of what it returns.
         numbers: names of the arguments that are plain numbers, by the part they play; the same for all operations.
+        constants: numbers that an operation stands for by its very name, by that name and the part they play.
         communication: found in the op types of operations whose outputs come from other ranks.
         hidden_writes: places of inputs and outputs that operations write into although their names do not say so.
+        control_inputs_write: a control input says that memory was written, and not only what has to wait for what.
         api: what a user calls functions that advice speaks of.
         modules: what programs call the modules that operations are functions of.
     """
@@ -38,6 +40,8 @@ class Vocabulary:
     communication: re.Pattern[str]
     outputs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     hidden_writes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    control_inputs_write: bool = False
     api: Mapping[str, str] = field(default_factory=dict)
     modules: frozenset[str] = frozenset()
     _known: dict[str, Operation] = field(default_factory=dict, repr=False)
@@ -79,6 +83,7 @@ class Vocabulary:
             inputs=self.inputs.get(name, {}),
             outputs=self.outputs.get(name, {}),
             numbers=self.numbers,
+            constants=self.constants.get(self.plain(op_type), {}),
             is_in_place=self.is_in_place(op_type),
             is_over_lists=self.is_over_lists(op_type),
             communicates=self.communication.search(op_type) is not None,

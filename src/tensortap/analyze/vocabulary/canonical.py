@@ -19,8 +19,12 @@ __all__ = [
     "LEAVES",
     "LOADS",
     "MASK_MAKERS",
+    "MEETS",
     "OVERWRITERS",
     "PARTIAL_VIEWS",
+    "POPS",
+    "PUSHES",
+    "RETURNS",
     "SIGN_CHANGERS",
     "UNSCALES",
     "UNWRITTEN",
@@ -41,6 +45,7 @@ WHOLE_VIEWS = names(
     """
     view unsafe_view reshape reshape_alias t transpose permute expand unsqueeze squeeze detach alias view_as flatten
     unflatten movedim swapaxes conj lift_fresh contiguous view_as_real view_as_complex ravel wait_tensor accumulate_grad
+    next_iteration
     """
 )
 """Operations whose output holds all elements of their first input, and no others."""
@@ -104,6 +109,15 @@ COMPARISONS = names("lt le gt ge")
 LEAVES = "item"
 """Takes a value out of the program's tensors, as a number."""
 
+MEETS = "merge"
+"""Where the ways of a branch or a loop meet: it hands on whichever of its inputs comes."""
+
+RETURNS = "next_iteration"
+"""Takes a value back to the head of a loop."""
+
+PUSHES, POPS = "push", "pop"
+"""Put a value away in a list or a stack, and take it out again: how loops keep values for their gradients."""
+
 UNSCALES = "unscale"
 """A gradient scaler divides gradients by its scale, and looks whether they are finite."""
 
@@ -118,6 +132,7 @@ class Operation:
         inputs: places among the tensors it is given, by the part they play: `divisor`, `log_of`, `variance` …
         outputs: places among its outputs, likewise.
         numbers: names of the arguments that are plain numbers, by the part they play.
+        constants: numbers that are not given because the operation stands for them, by the part they play.
         is_in_place: it writes into its first inputs, told by its name: for graphs that do not say what is written.
         is_over_lists: it works on lists of tensors in parallel.
         communicates: its outputs come from other ranks.
@@ -132,6 +147,7 @@ class Operation:
     inputs: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
     is_in_place: bool = False
     is_over_lists: bool = False
     communicates: bool = False
@@ -178,6 +194,11 @@ class Operation:
     def compares(self) -> bool:
         """Whether it puts values in an order."""
         return self.name in COMPARISONS
+
+    @property
+    def updates(self) -> bool:
+        """Whether it is an optimizer's update of a variable, with the gradient among what it is given."""
+        return "variable" in self.inputs and "gradient" in self.inputs
 
     def place_of(self, part: str, default: int = 0) -> int:
         """The place among the tensors it is given of the one that plays a part."""

@@ -156,7 +156,9 @@ TORCH = _Aten(
     ),
     _OUTPUTS,
     hidden_writes={"batch_norm": (3, 4)},
+    control_inputs_write=True,
     api={
+        "epsilon": "eps",
         "lowest": "torch.finfo(dtype).min",
         "pseudo_inverse": "torch.linalg.pinv or lstsq",
         "where": "torch.where",

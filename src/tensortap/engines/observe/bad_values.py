@@ -53,6 +53,12 @@ class BadValues:
         self._op_began = 0
         self.waiting: Pills | None = None
 
+    def begin_next(self) -> None:
+        """Another run begins."""
+        self._left = self.limit
+        self._kinds.clear()
+        self._recorded.clear()
+
     def begin(self) -> None:
         """An op has run, and its outputs are about to be noted."""
         self._op_began = self._publisher.now()

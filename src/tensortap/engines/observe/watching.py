@@ -19,7 +19,7 @@ from tensortap.engines.observe.pills import Pills, Summary, hand_over_summaries
 from tensortap.engines.observe.publishing import publish_whole
 from tensortap.engines.tensors import RemoteSummaries, Tensors
 from tensortap.ops.debug_ops import DebugNumericSummary
-from tensortap.records import Circumstances, Node
+from tensortap.records import Circumstances, Node, RunInfo
 
 if TYPE_CHECKING:
     from tensortap.sink.publisher import Publisher
@@ -62,6 +62,16 @@ class Watching:
         self._deferred: dict[tuple[float, float], _Deferred] = {}
         self.bad = BadValues(tensors, publisher, keep_bad, bad_shown)
         self._pills = self.bad.waiting = Pills(tensors, publisher, self.bad)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the run is over, and what has watched it may watch another one."""
+        return self._publisher.may_go_on and not self._deferred
+
+    def begin_next(self, info: RunInfo) -> None:
+        """Watch another run, which is watched like the last one."""
+        self._publisher.begin_next(info)
+        self.bad.begin_next()
 
     @property
     def stops(self) -> bool:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tensortap.debug.guarding import share_budget
 from tensortap.engines.observe.observation import NOT_OBSERVED
 from tensortap.engines.session.core import EngineSession
 from tensortap.engines.session.request import resolve
 from tensortap.errors import SessionClosedError
 from tensortap.hooks.creators import ChiefSessionCreator
+from tensortap.hooks.live import LiveSession
 from tensortap.hooks.monitored import Monitored
 from tensortap.hooks.recovery import RecoveryPolicy
 from tensortap.seam.options import RunMetadata, RunOptions
@@ -75,14 +77,28 @@ class MonitoredRun:
 class Monitor(Monitored):
     """Hooks around the runs of a loop; made by the `monitor` of an engine.
 
+    Args:
+        session: behind it.
+        hooks: around its runs.
+        grace_secs: how long threads may take to stop at the end.
+        budget: time of the program with us over its time without; all runs are watched by default.
+
     >>> import torch, tensortap as tt
     >>> with tt.torch.monitor(torch.nn.Linear(3, 1)) as m:
     ...     m.session.global_step
     0
     """
 
-    def __init__(self, session: BlockSession, hooks: Iterable[Any] | None, grace_secs: float) -> None:
-        super().__init__(ChiefSessionCreator(session=session), hooks, grace_secs, RecoveryPolicy(0, 0.0))
+    def __init__(
+        self,
+        session: BlockSession,
+        hooks: Iterable[Any] | None,
+        grace_secs: float,
+        budget: float | None = None,
+    ) -> None:
+        given = list(hooks or ()) if budget is not None else hooks
+        self._guarding = None if budget is None else share_budget(budget, given or ())
+        super().__init__(ChiefSessionCreator(session=session), given, grace_secs, RecoveryPolicy(0, 0.0))
         self._session = session
         self._running = False
 
@@ -120,6 +136,24 @@ class Monitor(Monitored):
         if self._running:
             raise RuntimeError("A run of this monitor is being executed; runs cannot be nested.")
         live.refuse_when_stopped()
+        if self._guarding is None:
+            yield from self._run(live, fetches, feed_dict, options, run_metadata, hooks)
+            return
+        self._guarding.begins(self._session)
+        try:
+            yield from self._run(live, fetches, feed_dict, options, run_metadata, hooks)
+        finally:
+            self._guarding.ended()
+
+    def _run(
+        self,
+        live: LiveSession,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+        hooks: Iterable[Any] | None,
+    ) -> Iterator[MonitoredRun]:
         session = self._session
         run = MonitoredRun()
         metadata = RunMetadata() if run_metadata is None else run_metadata

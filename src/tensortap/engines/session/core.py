@@ -45,6 +45,7 @@ class EngineSession(ABC):
     engine: ClassVar[str]
     """Its name, by which analysis finds the words of its operations."""
     tensors: ClassVar[Tensors]
+    plan_type: ClassVar[type[RunPlan]] = RunPlan
     unwritten: ClassVar[Container[str]] = ()
     """Types of ops whose outputs nobody has written yet, so that there is nothing in them to be looked at."""
 
@@ -125,7 +126,7 @@ class EngineSession(ABC):
         self, request: Request, options: RunOptions, inputs: Mapping[str, Any], watching: Watching | None
     ) -> RunPlan:
         """What a run is observed for."""
-        return RunPlan(
+        return self.plan_type(
             captures=request.captures,
             feeds=request.feeds,
             taps=tuple(options.taps),
@@ -232,7 +233,7 @@ class EngineSession(ABC):
                     yield seen
             else:
                 self.before_observing()
-                watching = self._watching(request, options)
+                watching = self.watching_of(request, options)
                 plan = self.plan_of(request, options, inputs, watching)
                 if self.limits is not None:
                     self.limits.reached = False
@@ -247,7 +248,7 @@ class EngineSession(ABC):
                     raise
                 finally:
                     if watching is not None:
-                        self._finish_watching(watching, seen, error)
+                        self.finish_watching(watching, seen, error)
                 self.after_observing(plan, seen, is_only_measured)
             with self._lock:
                 self._global_step += 1
@@ -280,7 +281,14 @@ class EngineSession(ABC):
         with self._lock:
             self._watched_runs = 0
 
-    def _watching(self, request: Request, options: RunOptions) -> Watching | None:
+    def next_index(self) -> int:
+        """The number of the watched run that begins."""
+        with self._lock:
+            index = self._watched_runs
+            self._watched_runs += 1
+        return index
+
+    def watching_of(self, request: Request, options: RunOptions) -> Watching | None:
         """What the watches of a run need; a mistake in them raises here, before the step runs."""
         if not options.debug_options.debug_tensor_watch_opts:
             return None
@@ -288,11 +296,8 @@ class EngineSession(ABC):
         from tensortap.engines.observe.watching import Watching
         from tensortap.sink.publisher import Publisher
 
-        with self._lock:
-            index = self._watched_runs
-            self._watched_runs += 1
         info = RunInfo(
-            index=index,
+            index=self.next_index(),
             global_step=self._global_step,
             timestamp=time.time_ns() // 1000,
             task=self.rank(),
@@ -305,7 +310,8 @@ class EngineSession(ABC):
         keep_bad = options.debug_options.keep_bad
         return Watching(self.tensors, publisher, keep_bad, self._bad_shown, self.unwritten)
 
-    def _finish_watching(self, watching: Watching, seen: Observation, error: str | None) -> None:
+    def finish_watching(self, watching: Watching, seen: Observation, error: str | None) -> None:
+        """The sinks of a run learn that it is over."""
         try:
             circumstances = self.circumstances.of_run(
                 self.engine, watching.publisher.info.index, seen.came_from, tuple(seen.gone)

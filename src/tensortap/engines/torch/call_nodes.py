@@ -15,7 +15,7 @@ from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.lines import callers_of, capture_stack, ran_compiled
 from tensortap.engines.torch.places import DTYPE, SHAPE, Place
 from tensortap.engines.torch.program import module_holding
-from tensortap.engines.torch.values import dtype_name, plain_shape, spec_of
+from tensortap.engines.torch.values import dtype_name, plain_shape, specs_of
 from tensortap.records import Node, TensorSpec
 from tensortap.seam.graph import merged_attributes
 
@@ -130,7 +130,7 @@ def gradient_node(name: str, path: str, gradient: torch.Tensor, inputs: tuple[st
         name,
         "AccumulateGrad",
         inputs,
-        outputs=(spec_of(gradient),),
+        outputs=specs_of((gradient,)),
         device=device,
         forward=path,
         is_view=True,

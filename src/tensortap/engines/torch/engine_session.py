@@ -47,6 +47,7 @@ class TorchSession(EngineSession):
 
     engine = "torch"
     tensors = TENSORS
+    plan_type = RunPlan
     unwritten = UNINITIALISED
 
     def set_up(self, program: Program, interceptor: str | None) -> None:
@@ -117,7 +118,8 @@ class TorchSession(EngineSession):
         self, request: Request, options: RunOptions, inputs: Mapping[str, Any], watching: Watching | None
     ) -> RunPlan:
         """What a run is observed for, and whether compiled functions stay so meanwhile."""
-        plan = RunPlan(**vars(super().plan_of(request, options, inputs, watching)))
+        plan = super().plan_of(request, options, inputs, watching)
+        assert isinstance(plan, RunPlan)
         plan.stays_compiled = self._stays_compiled(request, options, watching)
         return plan
 

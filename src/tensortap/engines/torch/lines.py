@@ -134,6 +134,9 @@ def stack_of(frame: FrameType | None) -> Stack:
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(id(code))
+        if kind == _LIBRARY:  # most are
+            frame = frame.f_back
+            continue
         if kind is None:
             kind = kind_of(code)
         if kind == _USER:

@@ -38,6 +38,7 @@ def monitor(
     global_step: int = 0,
     stop_grace_period_secs: float = 120,
     interceptor: str | None = None,
+    budget: float | None = None,
 ) -> Monitor:
     """Put hooks around the steps of an existing loop.
 
@@ -49,6 +50,11 @@ def monitor(
         global_step: where to start counting; each completed block counts one.
         stop_grace_period_secs: how long threads may take to stop at the end.
         interceptor: what observes watched runs: `native`, `dispatch` or `auto`; see docs/native.md.
+        budget: time of the loop with its debug hooks over its time without, as in 1.1: they watch so few runs, all of
+            them the same, and the others are only guarded. All runs by default.
+
+    Raises:
+        ValueError: a budget that leaves no time, or none of the hooks is a debug hook, or one has a budget of its own.
 
     >>> import torch, tensortap as tt
     >>> model = torch.nn.Linear(3, 1)
@@ -65,4 +71,4 @@ def monitor(
         optimizer if optimizer is None or isinstance(optimizer, Mapping) else {"optimizer": optimizer}
     )
     session = TorchBlockSession(Program(modules, optimizers, extras), global_step, interceptor)
-    return Monitor(session, hooks, stop_grace_period_secs)
+    return Monitor(session, hooks, stop_grace_period_secs, budget)

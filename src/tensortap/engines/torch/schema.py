@@ -35,6 +35,8 @@ UNINITIALISED = frozenset(
 )
 """Ops whose output is memory as it was found: what it holds means nothing."""
 
+_CALLS_KEPT = 256  # kinds of calls of one operator whose arguments are remembered
+
 _COLLECTIVES = ("c10d::", "_c10d_functional")
 _WAIT = "wait_tensor"
 
@@ -68,6 +70,7 @@ class Op:
     """One operator overload, with what the interceptor needs to know of it worked out once."""
 
     __slots__ = (
+        "_attributes",
         "argument_names",
         "arguments",
         "func",
@@ -87,6 +90,7 @@ class Op:
 
     def __init__(self, func: Any) -> None:
         self.func = func
+        self._attributes: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         schema = getattr(func, "_schema", None)
         if schema is None:  # a higher-order operator: opaque, called with nested arguments
             self.op_type = f"higher_order::{func.name()}"
@@ -201,12 +205,24 @@ class Op:
                 found[argument.name] = _plain(value)
         return found
 
-    def attributes_of_all(self, values: Sequence[Any]) -> dict[str, Any]:
+    def attributes_of_all(self, values: Sequence[Any]) -> Mapping[str, Any]:
         """`attributes` of a call that gives one value per argument of the schema: defaults at its end are left out.
 
         Values come from below Python: dtypes, layouts and memory formats as numbers, devices as their names,
-        undefined tensors as NotImplemented and objects with a life of their own as an Ellipsis.
+        undefined tensors as NotImplemented and objects with a life of their own as an Ellipsis. Calls that are alike,
+        such as those of the layers of a model, share what they are given.
         """
+        key: list[Any] = []
+        if not _add_to_key(key, values):
+            return self._attributes_of_all(values)
+        known = self._attributes.get(tuple(key))
+        if known is None:
+            if len(self._attributes) >= _CALLS_KEPT:
+                self._attributes.clear()
+            known = self._attributes[tuple(key)] = self._attributes_of_all(values)
+        return known
+
+    def _attributes_of_all(self, values: Sequence[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"overload": self.overload} if self.overload else {}
         left_out: list[str] = []  # given so far, if a later positional argument is
         for argument, value in zip(self.arguments, values, strict=True):
@@ -258,6 +274,31 @@ _VALUES = frozenset(
         *(torch.dtype, torch.device, torch.layout, torch.memory_format),
     )
 )
+
+
+# Equal values of these are the same value; of the same type, that is, which is therefore a part of keys.
+_KEYS = frozenset((bool, int, str, type(None), type(Ellipsis), type(NotImplemented)))
+
+
+def _add_to_key(key: list[Any], values: Iterable[Any]) -> bool:
+    """Add what tells arguments from others, tensors apart, to a key; False for what cannot be told."""
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor:
+            key.append(kind)
+        elif kind in _KEYS:
+            key += (kind, value)
+        elif kind is float:
+            key += (kind, value or str(value))  # zero has a sign
+        elif kind is list:
+            key += (kind, len(value))
+            if not _add_to_key(key, value):
+                return False
+        elif isinstance(value, torch.Tensor):
+            key.append(torch.Tensor)
+        else:
+            return False
+    return True
 
 
 def _comparable(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +21,7 @@ __all__ = [
     "shape_of",
     "snapshot",
     "spec_of",
+    "specs_of",
     "to_numpy",
     "view_of",
 ]
@@ -36,9 +37,8 @@ _EXTENSION_DTYPES: dict[torch.dtype, tuple[torch.dtype, Any]] = {
 _COMPRESSED = frozenset([torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _SPECS_KEPT = 4096
-_specs: dict[
-    tuple[torch.dtype, tuple[int | None, ...]], TensorSpec
-] = {}  # shared: tensors of a program are alike
+# Shared, for tensors of a program are alike: each as the outputs of an op that has one.
+_specs: dict[tuple[torch.dtype, tuple[int | None, ...]], tuple[TensorSpec]] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -51,14 +51,32 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Dtype and shape of a live tensor; of a wrapper those of what is read in its place."""
+    return _specs_of_one(tensor)[0]
+
+
+def specs_of(tensors: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
+    """The same of all outputs of an op; most often the same object for those that are alike."""
+    if len(tensors) == 1:
+        return _specs_of_one(tensors[0])
+    return tuple([_specs_of_one(tensor)[0] for tensor in tensors])
+
+
+def _specs_of_one(tensor: torch.Tensor) -> tuple[TensorSpec]:
+    if type(tensor) is torch.Tensor:
+        try:
+            known = _specs.get((tensor.dtype, tensor.shape))
+        except (RuntimeError, TypeError):  # a nested tensor has no shape, a symbolic one is no key
+            known = None
+        if known is not None:
+            return known
     seen = in_place_of(tensor)
     dtype, shape = tensor.dtype, shape_of(tensor if seen is None else seen)
-    spec = _specs.get((dtype, shape))
-    if spec is None:
+    specs = _specs.get((dtype, shape))
+    if specs is None:
         if len(_specs) >= _SPECS_KEPT:
             _specs.clear()
-        spec = _specs[dtype, shape] = TensorSpec(dtype_name(dtype), shape)
-    return spec
+        specs = _specs[dtype, shape] = (TensorSpec(dtype_name(dtype), shape),)
+    return specs
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:

@@ -170,7 +170,7 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             listener.before_save(session, step)
         with judged_already():
-            path = self._find_saver(session).save(session, self._prefix, step)
+            path = self._find_saver(session).save(session, os.fspath(self._prefix), step)
         _log.info("Saved the checkpoint %s", path)
         self._writer.add_checkpoint(str(path), step)
         self._writer.flush()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from types import FrameType
 
 from torch.utils.data import Dataset
+from torch.utils.data._utils import fetch
 
 from tensortap.engines.torch.follow.models import variables_of
 
 __all__ = ["is_loading_data"]
 
-_FETCHES_DATA = "/torch/utils/data/_utils/fetch.py"
+_FETCHES_DATA = fetch.__file__
 _FRAMES_LOOKED_AT = 40
 
 
@@ -21,14 +21,9 @@ def is_loading_data(frame: FrameType | None) -> bool:
         if frame is None:
             return False
         code = frame.f_code
-        if _fetches_data(code.co_filename):
+        if code.co_filename == _FETCHES_DATA:
             return True
         if code.co_name == "__getitem__" and isinstance(variables_of(frame).get("self"), Dataset):
             return True
         frame = frame.f_back
     return False
-
-
-@functools.lru_cache(maxsize=1024)
-def _fetches_data(file: str) -> bool:
-    return file.endswith(_FETCHES_DATA)

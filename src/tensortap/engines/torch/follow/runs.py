@@ -11,11 +11,13 @@ from torch.optim.optimizer import Optimizer
 
 from tensortap.engines.observe.limits import Limits
 from tensortap.engines.session.block import Monitor
+from tensortap.engines.session.succession import Succession
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.watch import Watch
 from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.program import Program
+from tensortap.hooks.args import SessionRunArgs, SessionRunContext
 from tensortap.records import Circumstances
 
 __all__ = ["Runs"]
@@ -26,7 +28,7 @@ shows it by stepping, and then has more."""
 
 
 class Runs:
-    """Begins and ends runs, each of them a block of one monitor.
+    """Begins and ends runs: blocks of a monitor, or a succession where no other hooks want something of them.
 
     What a program does before it makes an optimizer, or calls a model, is a run of its own, the preparation, which is
     kept if a bad value is made in it.
@@ -48,6 +50,8 @@ class Runs:
         self.session.forgetting = Forgetting()
         self.limits = self.session.limits = Limits(outside=_MOST_OUTSIDE)
         self._monitor = Monitor(self.session, watch.hooks, 1.0)
+        self._succession = Succession(self.session)
+        self._context = SessionRunContext(SessionRunArgs(None), self.session)
         self._block: Any = None
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -66,6 +70,11 @@ class Runs:
     def begin(self) -> None:
         """A run begins."""
         self.suspected = self._watch.seen.suspected
+        if len(self._watch.hooks) == 1:  # which wants nothing but to have runs watched
+            wanted = self._watch.hooks[0].before_run(self._context)
+            self._succession.begin(None if wanted is None else wanted.options)
+            self._block = self._succession
+            return
         block = self._monitor.run()
         block.__enter__()
         self._block = block
@@ -78,7 +87,9 @@ class Runs:
         if run.stepped:
             self._watch.seen.steps += 1
         try:
-            if block is not None and error is None:
+            if block is self._succession:
+                self._succession.end(error)
+            elif block is not None and error is None:
                 block.__exit__(None, None, None)
             elif block is not None and error is not None:
                 block.__exit__(type(error), error, error.__traceback__)

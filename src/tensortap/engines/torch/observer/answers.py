@@ -39,6 +39,7 @@ class Answers:
         self.new_operator = nodes.new_operator
         self.begin = nodes.begin
         self.build = nodes.build
+        self.build_alike = nodes.build_alike
         self.rewired = nodes.rewired
         self.arguments_vary = nodes.arguments_vary
         self.shapes_vary = nodes.shapes_vary

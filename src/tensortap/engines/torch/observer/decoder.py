@@ -115,12 +115,18 @@ class Decoder:
             if self._codes != lines.classifications():
                 self._codes = lines.classifications()
                 library.tt_forget_codes(handle)
-            with self._installed(plan, program):
+            try:
+                self._install(plan, program)
                 library.tt_start(handle, session)
                 try:
                     yield
                 finally:
                     library.tt_stop(handle, session)
+            finally:
+                if self._installation is not None:
+                    self._installation.scopes.forget()
+                if not plan.stays_installed:
+                    self.release()
         except BaseException as error:
             observation.failed = self._nodes.failure(error)
             raise
@@ -150,26 +156,21 @@ class Decoder:
             library.tt_limit(handle, plan.limits.nodes, plan.limits.new, plan.limits.outside)
         return session
 
-    @contextmanager
-    def _installed(self, plan: RunPlan, program: Program) -> Iterator[None]:
+    def _install(self, plan: RunPlan, program: Program) -> None:
         """Have PyTorch tell of this run, and know the tensors that are there before it."""
-        installation = self._installation
-        if installation is not None and not installation.is_for(program):
+        if self._installation is not None and not self._installation.is_for(program):
             self.release()
-            installation = None
-        try:
-            with program.held_still():
-                self._known.name_all(program, self._current.outside, plan.inputs, installation is not None)
-                if installation is None:
-                    installation = self._installation = Installation(program, self, self._observer)
-                installation.fit(self._known.version)
-                self._known.remember(program)
-            yield
-        finally:
-            if installation is not None:
-                installation.scopes.forget()
-            if not plan.stays_installed:
-                self.release()
+        known, outside, installation = self._known, self._current.outside, self._installation
+        is_as_before = known.name_again(program, outside, plan.inputs, installation is not None)
+        if is_as_before and installation is not None:
+            return
+        with program.held_still():
+            if not is_as_before:
+                known.name_anew(program, outside, plan.inputs)
+            if installation is None:
+                installation = self._installation = Installation(program, self, self._observer)
+            installation.fit(known.version)
+            known.remember(program)
 
     def release(self) -> None:
         """Leave PyTorch as it was, if something has stayed installed there after a run."""

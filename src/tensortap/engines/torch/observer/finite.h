@@ -7,10 +7,10 @@ namespace tensortap {
 
 template <class Bits>
 __attribute__((optimize("O3"))) bool has_exponent(const void* data, size_t count, Bits exponent) {
-  constexpr size_t kBlock = 4096;  // looked at without a branch
+  constexpr size_t kPart = 4096;  // looked at without a branch
   const auto* bits = static_cast<const Bits*>(data);
-  for (size_t begin = 0; begin < count; begin += kBlock) {
-    const size_t end = count - begin < kBlock ? count : begin + kBlock;
+  for (size_t begin = 0; begin < count; begin += kPart) {
+    const size_t end = count - begin < kPart ? count : begin + kPart;
     Bits found = 0;
     for (size_t i = begin; i < end; ++i) found |= Bits((bits[i] & exponent) == exponent);
     if (found != 0) return true;

@@ -21,8 +21,15 @@ struct Line {
   uint64_t callers = 0;  // hash of where the line was called from
 };
 
-enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5, kOurs = 6 };  // as in source.py
-constexpr int kCallers = 2, kCallersDepth = 12;
+// All lines of the program that are executing; see stack_of in lines.py.
+struct Stack {
+  uint64_t lines = 0;  // a hash
+  bool is_called = false;  // by a line, and not by the backward pass
+  bool ran_compiled = false;
+};
+
+enum CodeKind : int { kLibrary = 0, kUser = 1, kBackward = 2, kCompiled = 3, kPrinting = 4, kLauncher = 5, kOurs = 6 };  // as in lines.py
+constexpr int kCallers = 2, kCallersDepth = 12, kStackLimit = 32;
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030E0000
 #define TENSORTAP_READS_FRAMES 1
@@ -107,6 +114,31 @@ class Codes {
       }
     }
     return hash;
+  }
+
+  template <class Classify>
+  Stack stack(Classify classify) {
+    Stack found;
+    bool is_decided = false;
+    int left = kStackLimit;
+    for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
+      PyObject* code = frame->code;
+      if (code == nullptr || !PyCode_Check(code)) continue;
+      const int kind = kind_of(code, classify);
+      if (kind == kUser) {
+        if (!is_decided) found.is_called = is_decided = true;
+        if (left-- <= 0) continue;
+        found.lines = (found.lines ^ reinterpret_cast<uintptr_t>(code)) * 0x9E3779B97F4A7C15ull;
+        found.lines = (found.lines ^ reinterpret_cast<uintptr_t>(frame->instruction)) * 0x9E3779B97F4A7C15ull;
+      } else if (kind == kCompiled) {
+        found.ran_compiled = true;
+      } else if (kind == kBackward) {
+        is_decided = true;
+      } else if (kind == kLauncher) {
+        break;
+      }
+    }
+    return found;
   }
 
   void forget() {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from tensortap.engines.torch.dispatch import DispatchInterceptor
 from tensortap.engines.torch.interceptor import Observation, RunPlan
@@ -47,14 +47,20 @@ class NativeInterceptor:
                 yield observation
             return
         observation = Observation()
+        recording: AbstractContextManager[None] = nullcontext()
         try:
-            with ExitStack() as installed:
-                try:
-                    installed.enter_context(decoder.recording(plan, program, observation))
-                except Exception:
-                    installed.close()
-                    observation.fault("starting to observe")
+            try:
+                begun = decoder.recording(plan, program, observation)
+                begun.__enter__()
+                recording = begun
+            except Exception:
+                observation.fault("starting to observe")
+            try:
                 yield observation
+            except BaseException as error:
+                recording.__exit__(type(error), error, error.__traceback__)
+                raise
+            recording.__exit__(None, None, None)
         finally:
             graph.record(observation.nodes)
 

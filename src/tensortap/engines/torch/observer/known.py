@@ -47,10 +47,10 @@ class KnownSources:
         """Changes when the program is built differently from the run before."""
 
     @asking_no_class
-    def name_all(
+    def name_again(
         self, program: Program, outside: Outside, inputs: Mapping[str, torch.Tensor], has_hooks: bool
-    ) -> None:
-        """Name the inputs of a step, and all that the modules of the program hold.
+    ) -> bool:
+        """Name the inputs of a step, and what the modules of a program hold; False if it is not built as it was.
 
         Args:
             program: what is observed.
@@ -58,12 +58,18 @@ class KnownSources:
             inputs: of the step.
             has_hooks: the parameters still have the hooks of the last run, or should have.
         """
+        if self._names != tuple(program.modules):
+            return False
+        outside.name_inputs(inputs)
         roots = list(program.modules.values())
-        if self._names == tuple(program.modules):
-            outside.name_inputs(inputs)
-            if self._library.tt_name_known(self._observer.handle, roots, has_hooks):
-                outside.parameter_paths = self._paths
-                return
+        if not self._library.tt_name_known(self._observer.handle, roots, has_hooks):
+            return False
+        outside.parameter_paths = self._paths
+        return True
+
+    @asking_no_class
+    def name_anew(self, program: Program, outside: Outside, inputs: Mapping[str, torch.Tensor]) -> None:
+        """The same for a program that is not known, or built differently."""
         self.version += 1
         self._library.tt_forget_known(self._observer.handle)
         self._names = None

@@ -1,6 +1,9 @@
 // Records in the making: rows and data of one debug op, handed to Python in blocks.
 #pragma once
 
+#include <c10/util/llvmMathExtras.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +11,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "plans.h"
 
 namespace tensortap {
 
@@ -21,17 +25,22 @@ struct Row {
 };
 static_assert(sizeof(Row) == 96);
 
-// Blocks of memory that come back when Python has written them. A fresh block costs a page fault for every
-// 4 KiB, several times what copying into a used one costs.
-template <size_t kSize>
+// Blocks of memory that come back when Python has written them. A fresh block costs a page fault for every 4 KiB, several
+// times what copying into a used one costs, and a large one that is freed has the heap of the program tidied up.
 class Pool {
  public:
+  static constexpr size_t kSmallest = size_t(1) << 14, kLargest = size_t(1) << 22;
+
+  // The size of a block for so many bytes: a power of two, unless there are no such blocks.
+  static size_t size_for(size_t bytes) { return bytes > kLargest ? bytes : std::max(kSmallest, c10::llvm::PowerOf2Ceil(bytes)); }
+
   void* take(size_t size) {
-    if (size == kSize) {
+    if (size <= kLargest) {
       std::lock_guard<std::mutex> hold(lock_);
-      if (!free_.empty()) {
-        void* block = free_.back();
-        free_.pop_back();
+      auto& free = of(size);
+      if (!free.empty()) {
+        void* block = free.back();
+        free.pop_back();
         return block;
       }
     }
@@ -39,10 +48,11 @@ class Pool {
   }
 
   void give_back(void* block, size_t size) {
-    if (size == kSize) {
+    if (size <= kLargest) {
       std::lock_guard<std::mutex> hold(lock_);
-      if (free_.size() < kKept) {
-        free_.push_back(block);
+      auto& free = of(size);
+      if (free.size() < kKept) {
+        free.push_back(block);
         return;
       }
     }
@@ -50,22 +60,17 @@ class Pool {
   }
 
  private:
-  static constexpr size_t kKept = 24;
+  static constexpr size_t kKept = 24;  // of each size
+
+  std::vector<void*>& of(size_t size) { return free_[c10::llvm::Log2_64(size / kSmallest)]; }
+
   std::mutex lock_;
-  std::vector<void*> free_;
+  std::vector<void*> free_[9];  // by the power of two; of 16 KiB to 4 MiB
 };
 
-constexpr size_t kBlock = size_t(4) << 20;
-constexpr size_t kRowBlock = 4096 * sizeof(Row);
-
 // Never destroyed: Python may give blocks back at its very end.
-inline Pool<kBlock>& pool() {
-  static auto* blocks = new Pool<kBlock>;
-  return *blocks;
-}
-
-inline Pool<kRowBlock>& row_pool() {
-  static auto* blocks = new Pool<kRowBlock>;
+inline Pool& pool() {
+  static auto* blocks = new Pool;
   return *blocks;
 }
 
@@ -80,25 +85,32 @@ struct Lane {
   size_t data_size = 0, used = 0, count = 0, row_size = 0;
   int64_t muted = 0;
   bool has_bad = false;  // one of the summaries gathered so far tells of a NaN or an infinity
+  size_t all_used = 0, all_count = 0;  // in the run so far, but for what is gathered now
 
   bool has_room(size_t from, size_t more) const {
     return rows != nullptr && data != nullptr && (count + 1) * sizeof(Row) <= row_size && from + more <= data_size;
   }
 
-  bool make_room(size_t more) {
+  // Blocks as large as a run like the last one will fill; larger ones while there is no end of it.
+  bool make_room(size_t more, const LaneUse& last) {
     if (rows == nullptr) {
-      row_size = kRowBlock;
-      rows = static_cast<Row*>(row_pool().take(row_size));
+      row_size = Pool::size_for(std::min(std::max(last.rows, all_count), kMostRows) * sizeof(Row));
+      rows = static_cast<Row*>(pool().take(row_size));
     }
     if (data == nullptr) {
-      data_size = more > kBlock ? more : kBlock;
+      data_size = Pool::size_for(std::max(more, std::min(std::max(last.bytes, all_used), Pool::kLargest)));
       data = static_cast<char*>(pool().take(data_size));
     }
     return rows != nullptr && data != nullptr;
   }
 
+  // Whether the block is worth giving away with what is in it; otherwise a few records would keep a large one.
+  bool is_well_filled() const { return 2 * used >= data_size && 4 * count * sizeof(Row) >= row_size; }
+
+  LaneUse use() const { return {all_count + count, all_used + used}; }
+
   void discard() {
-    if (rows != nullptr) row_pool().give_back(rows, row_size);
+    if (rows != nullptr) pool().give_back(rows, row_size);
     if (data != nullptr) pool().give_back(data, data_size);
     forget();
   }
@@ -112,9 +124,15 @@ struct Lane {
 
   // After what was gathered has been copied.
   void start_again() {
+    all_used += used;
+    all_count += count;
     used = count = 0;
+    muted = 0;
     has_bad = false;
   }
+
+ private:
+  static constexpr size_t kMostRows = 4096;
 };
 
 // Whether the elements lie in host memory as they are, and all of them do.

@@ -7,8 +7,9 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from tensortap.engines import building
 from tensortap.engines.torch import memory
-from tensortap.engines.torch.observer.build import NativeBuildError, ensure_built
+from tensortap.engines.torch.observer.build import RECIPE, SOURCE, NativeBuildError
 from tensortap.engines.torch.schema import dtype_by_number
 from tensortap.engines.torch.values import dtype_name
 from tensortap.ops import kernel
@@ -66,8 +67,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_outermost_calls": (_OBJECT, (_OBJECT,)),
     "tt_first_not_finite": (_INT, (_OBJECT, _INT, _OBJECT)),
     "tt_forget_codes": (None, (_POINTER,)),
-    "tt_free_rows": (None, (_POINTER,)),
-    "tt_free_data": (None, (_POINTER, _LONG)),
+    "tt_free_block": (None, (_POINTER, _LONG)),
 }
 
 
@@ -122,22 +122,9 @@ def library() -> Any:
 @functools.cache
 def _load_or_failure() -> Any:
     try:
-        return _load_or_build()
+        return building.load_or_build(RECIPE, SOURCE, _load, "TENSORTAP_INTERCEPTOR=dispatch")
     except NativeBuildError as error:
         return error.with_traceback(None)
-
-
-def _load_or_build() -> Any:
-    try:
-        return _load(ensure_built())
-    except OSError:  # damaged, or built against another torch of the same version: once more
-        try:
-            return _load(ensure_built(force=True))
-        except OSError as error:
-            raise NativeBuildError(
-                f"the native interceptor does not load: {error}",
-                "reinstall torch, or report it; TENSORTAP_INTERCEPTOR=dispatch does without",
-            ) from error
 
 
 def _load(path: Path) -> Any:

@@ -21,15 +21,17 @@ from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.lines import stack_of
 from tensortap.engines.torch.observer.library import NativeObserver
 from tensortap.engines.torch.observer.numbers import SLOT_BITS, SLOT_MASK, Numbers
+from tensortap.engines.torch.observer.untracked import untrack
 from tensortap.engines.torch.outside import constant_position, hidden_view_node
 from tensortap.engines.torch.program import variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
-from tensortap.engines.torch.values import spec_of
+from tensortap.engines.torch.values import spec_of, specs_of
 from tensortap.records import Node
 from tensortap.seam.graph import merged_attributes
 
 __all__ = ["Nodes"]
 
+_KINDS_KEPT = 20_000
 _RUNS_REMEMBERED = 8  # that a program goes through in turn, such as rollouts and updates
 
 
@@ -52,6 +54,9 @@ class Nodes:
         self._attributes: Mapping[str, Any] = {}  # of the call whose node will have to be built
         self._first_device: torch.device | None = None  # of its first tensor
         self._written_places: Mapping[int, int] = {}
+        self._has_forward_stack = False  # the last node that was built
+        self._kinds: list[Node] = []  # one of each
+        self._kind_has_forward_stack: list[bool] = []
         self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self._observation: Observation | None = None
         self._failed: tuple[Node, CodeType, int] | None = None
@@ -96,12 +101,16 @@ class Nodes:
         operator: int,
         entry: int,
         known: int,
+        kind: int,
         forward: int,
         inputs: tuple[int, ...],
         controls: tuple[int, ...],
     ) -> None:
         """An op raised: keep its node, and where the exception will say it began."""
-        node = self._node(operator, entry, known, forward, inputs, controls, ())
+        if kind >= 0:
+            node = replace(self._node_alike(kind, entry, forward, inputs, controls), outputs=(), writes=())
+        else:
+            node = self._node(operator, entry, known, forward, inputs, controls, ())
         caller = sys._getframe().f_back
         if caller is not None:
             self._failed = (node, caller.f_code, caller.f_lasti)
@@ -179,10 +188,77 @@ class Nodes:
         controls: tuple[int, ...],
         outputs: tuple[torch.Tensor, ...],
     ) -> int:
-        """Build the node of a finished call. `known` is a node that differs in outputs and inputs only."""
+        """Build the node of a finished call. `known` is a node that differs in outputs and inputs only.
+
+        Returns:
+            Its number, and that of its kind, from 1 on, in the upper half; 0 if that is not to be asked for again.
+        """
         node = self._node(operator, entry, known, forward, inputs, controls, outputs)
         self._numbers.entries[entry].node = node
-        return self.keep(reused, node)
+        kind = 0 if known >= 0 else self._new_kind(node, self._has_forward_stack)
+        return kind << 32 | self.keep(reused, node)
+
+    def build_alike(
+        self,
+        kind: int,
+        entry: int,
+        reused: int,
+        forward: int,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+        outputs: tuple[torch.Tensor, ...] | None,
+    ) -> int:
+        """Build the node of a finished call that is like another one of another name; the numbers as `build` does.
+
+        Args:
+            kind: of that other one.
+            entry: the name.
+            reused: a node that will not be needed any more, or -1.
+            forward: the name of the op it is the gradient of, or -1.
+            inputs: values.
+            controls: names of what has changed the memory of inputs.
+            outputs: if they are not as those of the other one.
+        """
+        node = self._node_alike(kind, entry, forward, inputs, controls)
+        number = 0
+        if outputs is not None:
+            device = self._device_name(outputs[0].device) if outputs else node.device
+            node = replace(node, outputs=specs_of(outputs), device=device)
+            number = self._new_kind(node, self._kind_has_forward_stack[kind])
+        self._numbers.entries[entry].node = node
+        return number << 32 | self.keep(reused, node)
+
+    def _new_kind(self, node: Node, has_forward_stack: bool) -> int:
+        if len(self._kinds) >= _KINDS_KEPT:
+            return 0
+        self._kinds.append(node)
+        self._kind_has_forward_stack.append(has_forward_stack)
+        return len(self._kinds)
+
+    def _node_alike(
+        self, kind: int, entry: int, forward: int, inputs: tuple[int, ...], controls: tuple[int, ...]
+    ) -> Node:
+        like, entries = self._kinds[kind], self._numbers.entries
+        named, origin = entries[entry], None if forward < 0 else entries[forward]
+        phase, module = named.position or ("", None)
+        stack = like.stack
+        if origin is not None and origin.node is not None and self._kind_has_forward_stack[kind]:
+            stack = origin.node.stack
+        return Node(
+            named.name,
+            like.op_type,
+            self._tensor_names(inputs),
+            tuple([entries[each].name for each in controls]) if controls else (),
+            like.outputs,
+            like.device,
+            like.attributes,
+            stack,
+            None if origin is None else origin.name,
+            like.is_view,
+            phase,
+            module,
+            like.writes,
+        )
 
     def _node(
         self,
@@ -195,7 +271,7 @@ class Nodes:
         outputs: tuple[torch.Tensor, ...],
     ) -> Node:
         op = self._operators[operator]
-        specs = tuple([spec_of(tensor) for tensor in outputs])
+        specs = specs_of(outputs)
         if known >= 0:
             like = self._nodes[known]
             where = self._device_name(outputs[0].device) if outputs else like.device
@@ -206,6 +282,7 @@ class Nodes:
         stack = stack_of(sys._getframe(1).f_back)  # none on a thread that runs no Python
         if stack.ran_compiled and self._observation is not None:
             self._observation.ran_compiled = True
+        self._has_forward_stack = forward_node is not None and not stack.is_called
         phase, module = entries[entry].position or ("", None)
         return Node(
             entries[entry].name,
@@ -293,6 +370,7 @@ class Nodes:
 
     def exchange(self, reused: int, node: Node) -> int:
         """The same with one that is watched as the node before it was."""
+        untrack(node)
         self._made += 1
         if reused >= 0:
             self._nodes[reused] = node

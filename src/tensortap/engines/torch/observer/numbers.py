@@ -11,6 +11,7 @@ from typing import Final
 
 from tensortap.engines.observe.names import NameEntry
 from tensortap.engines.torch.names import RunNames
+from tensortap.engines.torch.observer.untracked import untrack
 from tensortap.engines.torch.program import module_holding
 from tensortap.records import Position
 
@@ -108,6 +109,7 @@ class Numbers:
 
     def set_entry(self, entry: int, named: NameEntry) -> None:
         """Say what a number stands for. (Placed by its number: an interrupt may have come between two of them.)"""
+        untrack(named)
         self.entries[entry:] = [named]
 
     def tensor_name(self, value: int) -> str:

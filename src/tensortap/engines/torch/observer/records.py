@@ -136,13 +136,22 @@ class Records:
     # --- where records go ----------------------------------------------------------------------------
 
     def flush(
-        self, lane: int, rows: int, count: int, data: int, used: int, size: int, muted: int, bad: bool
+        self,
+        lane: int,
+        rows: int,
+        count: int,
+        rows_size: int,
+        data: int,
+        used: int,
+        data_size: int,
+        muted: int,
+        bad: bool,
     ) -> None:
-        """Take over a block of records; whether one of them tells of a bad value."""
+        """Take over two blocks of records, with what is used of them; whether one tells of a bad value."""
         # Wrapped before anything can fail, so that the memory is given back in any case.
-        nbytes = count * RECORD_ROW.itemsize
-        owned_rows = owned_memory(rows, nbytes, self._library.tt_free_rows, rows)
-        owned_data = owned_memory(data, used, self._library.tt_free_data, data, size)
+        free, nbytes = self._library.tt_free_block, count * RECORD_ROW.itemsize
+        owned_rows = owned_memory(rows, nbytes, free, rows, rows_size)
+        owned_data = owned_memory(data, used, free, data, data_size)
         self.take(lane, owned_rows, owned_data, muted, bad)
 
     def take(self, lane: int, rows: Any, data: Any, muted: int, bad: bool) -> None:

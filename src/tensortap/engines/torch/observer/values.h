@@ -3,6 +3,8 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -10,11 +12,14 @@
 
 namespace tensortap {
 
+constexpr int32_t kNone = -1;  // of numbers
+
 // One output: the number of its node's entry, and the slot.
 using Value = int64_t;
 constexpr Value kNoValue = -1;
 constexpr int kSlotBits = 20;
-inline Value value_of(int32_t entry, int64_t slot) { return (int64_t(entry) << kSlotBits) | slot; }
+inline Value value_of(int32_t entry, size_t slot) { return (int64_t(entry) << kSlotBits) | int64_t(slot); }
+inline size_t slot_of(Value value) { return size_t(value & ((Value(1) << kSlotBits) - 1)); }
 
 // Two rounds of a multiplicative mix; collisions over a run of a million places are of no concern at 64 bits.
 inline uint64_t mix(uint64_t hash, uint64_t more) {
@@ -72,34 +77,57 @@ enum class Content : uint8_t {
   kRefilled,  // it had been freed and is new: garbage until it is written, unless that happens where nobody sees it
 };
 
-// One storage of the run: how often it was written, by which node last, and the first place named in it.
-struct Memory {
-  uint32_t version = 0;
-  int32_t writer = -1;
-  Place root{};
-  c10::ScalarType root_dtype{};
-  bool plain = false;
-  int32_t storage = -1;  // its place among the storages, if it is plain
-  Content content = Content::kThere;
-  int64_t written_bytes = 0;  // while it is garbage, or refilled
-  int32_t arriving_node = -1;  // whose output it is, while it arrives or is filled
-  Value arriving = kNoValue;
-};
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
+// What a place stands for.
 struct Origin {
   Value value = kNoValue;
-  uint32_t version = 0;
-  uint32_t memory = 0;
+  uint32_t version = 0;  // of the memory when it was assigned
+  uint32_t memory = 0, serial = 0;  // which memory that is
   int32_t source = -1;  // index into sources while it has not been used
 };
 
-// All places of a run that have a name. Storages are held by weak pointers until the run is over, which frees
-// their data as usual but keeps their address from being given to another one.
+// One storage of the run: how often it was written, by which node last, and the first place named in it.
+struct Memory {
+  uint32_t serial = 0;  // no two of a run share one; 0 if it is unused
+  uint32_t version = 0;
+  int32_t writer = -1;
+  bool plain = false;
+  bool has_views = false;  // other places than the first
+  Content content = Content::kThere;
+  c10::ScalarType root_dtype{};
+  Place root{};
+  Origin origin;  // of the root
+  WeakStorage storage{c10::intrusive_ptr<c10::StorageImpl>()};  // if it is plain
+  WeakTensor object{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};  // if it is not
+  int64_t written_bytes = 0;  // while it is garbage, or refilled
+  int32_t arriving_node = -1;  // whose output it is, while it arrives or is filled
+  Value arriving = kNoValue;
+
+  bool is_gone() const { return plain ? storage.expired() : object.expired(); }
+};
+
+// All places of a run that have a name. Storages are held by weak pointers, which frees their data as usual but keeps their
+// address from being given to another one.
+//
+// Those that are gone are let go after a while. Otherwise every op of the program would meet memory that nobody has touched
+// for long, its own and ours, where without us it uses the same few cache lines over and over.
 class Values {
  public:
   Origin* find(const Place& place) {
-    auto found = origins_.find(place);
-    return found == origins_.end() ? nullptr : &found->second;
+    Memory* memory = memory_at(place);
+    if (memory == nullptr) return nullptr;
+    if (memory->root.geometry == place.geometry) return &memory->origin;
+    if (!memory->has_views) return nullptr;
+    auto found = views_.find(place);
+    return found == views_.end() || found->second.serial != memory->serial ? nullptr : &found->second;
+  }
+
+  // The value of a tensor, if it has one.
+  Value value_of(const at::Tensor& tensor) {
+    const Origin* origin = find(place_of(tensor));
+    return origin == nullptr ? kNoValue : origin->value;
   }
 
   Memory* memory_at(const Place& place) {
@@ -107,7 +135,7 @@ class Values {
     return found == memory_of_.end() ? nullptr : &memories_[found->second];
   }
 
-  // Whether the run has written to a storage.
+  // Whether the run has written to a storage that is still there.
   bool was_written(const void* storage) const {
     auto found = memory_of_.find(storage);
     return found != memory_of_.end() && memories_[found->second].version != 0;
@@ -116,27 +144,13 @@ class Values {
   Memory& memory(const Origin& origin) { return memories_[origin.memory]; }
 
   Origin& assign(const at::Tensor& tensor, const Place& place, Value value) {
-    uint32_t index;
     auto found = memory_of_.find(place.memory);
-    if (found != memory_of_.end()) {
-      index = found->second;
-    } else {
-      index = uint32_t(memories_.size());
-      memory_of_.emplace(place.memory, index);
-      memories_.emplace_back();
-      Memory& memory = memories_.back();
-      memory.root = place;
-      memory.root_dtype = tensor.scalar_type();
-      memory.plain = has_plain_storage(tensor);
-      if (memories_.back().plain) {
-        memories_.back().storage = int32_t(storages_.size());
-        storages_.emplace_back(tensor.storage().getWeakStorageImpl());
-      } else {
-        objects_.emplace_back(tensor.getIntrusivePtr());
-      }
-    }
-    Origin& origin = origins_[place];
-    origin = {value, memories_[index].version, index, -1};
+    const uint32_t index = found != memory_of_.end() ? found->second : add_memory(tensor, place);
+    Memory& memory = memories_[index];
+    const bool is_root = memory.root.geometry == place.geometry;
+    memory.has_views |= !is_root;
+    Origin& origin = is_root ? memory.origin : views_[place];
+    origin = {value, memory.version, index, memory.serial, -1};
     return origin;
   }
 
@@ -151,43 +165,113 @@ class Values {
     sources.push_back(std::move(source));
   }
 
-  // Shows every value whose memory is as it left it: the value, and its storage.
+  // From now on, until the end of the run, those that are gone are to be shown too.
+  void keep_gone() { keeps_gone_ = true; }
+
+  // Shows every value whose memory is as it left it: the value, and the address of its storage and that.
   template <class Show>
   void each_storage(Show show) {
-    for (auto& [place, origin] : origins_) {
-      const Memory& memory = memories_[origin.memory];
-      if (memory.storage >= 0 && origin.version == memory.version) {
-        show(origin.value, place.memory, memory, storages_[size_t(memory.storage)]);
-      }
-    }
+    for (const Memory& memory : memories_) show_storage(memory, memory.origin, show);
+    for (const auto& [place, origin] : views_) show_storage(memories_[origin.memory], origin, show);
   }
 
   // Shows every storage that is there but has no memory now.
   template <class Show>
   void each_freed(Show show) const {
-    for (const auto& storage : storages_) {
-      const auto held = storage.lock();
-      if (held && held->nbytes() == 0) show(held.get(), storage);
+    for (const Memory& memory : memories_) {
+      const auto held = memory.storage.lock();
+      if (held && held->nbytes() == 0) show(held.get(), memory.storage);
     }
   }
 
   void clear() {
-    origins_.clear();
+    views_.clear();
     memory_of_.clear();
     memories_.clear();
-    storages_.clear();
-    objects_.clear();
+    unused_.clear();
+    young_.fill(kNoMemory);
+    old_.clear();
+    added_ = 0;
+    next_look_ = kFirstLook;
+    keeps_gone_ = false;
     sources.clear();
   }
 
   std::vector<Source> sources;
 
  private:
-  ska::flat_hash_map<Place, Origin, PlaceHash> origins_;
+  static constexpr uint32_t kNoMemory = UINT32_MAX;
+  static constexpr size_t kYoung = 32;  // most memory is gone when so many others have come
+  static constexpr size_t kFirstLook = 4096;
+
+  template <class Show>
+  static void show_storage(const Memory& memory, const Origin& origin, Show show) {
+    const bool is_as_left = origin.serial == memory.serial && origin.version == memory.version;
+    if (memory.plain && is_as_left) show(origin.value, memory.root.memory, memory.storage);
+  }
+
+  uint32_t add_memory(const at::Tensor& tensor, const Place& place) {
+    grow_older();
+    uint32_t index = uint32_t(memories_.size());
+    if (unused_.empty()) {
+      memories_.emplace_back();
+    } else {
+      index = unused_.back();
+      unused_.pop_back();
+    }
+    Memory& memory = memories_[index];
+    memory.serial = ++added_;
+    memory.root = place;
+    memory.root_dtype = tensor.scalar_type();
+    memory.plain = has_plain_storage(tensor);
+    if (memory.plain) {
+      memory.storage = tensor.storage().getWeakStorageImpl();
+    } else {
+      memory.object = WeakTensor(tensor.getIntrusivePtr());
+    }
+    memory_of_.emplace(place.memory, index);
+    young_[added_ % kYoung] = index;
+    return index;
+  }
+
+  // Looks at the one that was added so many before the next; what is there then stays for longer, and is looked at again
+  // when there are twice as many of them as last time.
+  void grow_older() {
+    const uint32_t index = young_[(added_ + 1) % kYoung];
+    if (index != kNoMemory && !let_go(index)) old_.push_back(index);
+    if (old_.size() < next_look_) return;
+    size_t left = 0;
+    for (uint32_t each : old_) {
+      if (!let_go(each)) old_[left++] = each;
+    }
+    old_.resize(left);
+    next_look_ = std::max(kFirstLook, 2 * left);
+  }
+
+  bool let_go(uint32_t index) {
+    Memory& memory = memories_[index];
+    if (keeps_gone_ || !memory.is_gone()) return false;
+    memory_of_.erase(memory.root.memory);  // places of views are known by their serial to be void
+    memory = Memory{};
+    unused_.push_back(index);
+    return true;
+  }
+
   ska::flat_hash_map<const void*, uint32_t> memory_of_;
   std::vector<Memory> memories_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> objects_;
+  std::vector<uint32_t> unused_;  // places among them
+  ska::flat_hash_map<Place, Origin, PlaceHash> views_;  // all but the roots
+  std::array<uint32_t, kYoung> young_ = no_memories();
+  std::vector<uint32_t> old_;
+  uint32_t added_ = 0;
+  size_t next_look_ = kFirstLook;
+  bool keeps_gone_ = false;
+
+  static std::array<uint32_t, kYoung> no_memories() {
+    std::array<uint32_t, kYoung> none;
+    none.fill(kNoMemory);
+    return none;
+  }
 };
 
 }  // namespace tensortap

@@ -2,6 +2,7 @@
 // DTensors brings one to every other op, and Python takes longer for the answer than for the op.
 #pragma once
 
+#include "decoder.h"
 #include "known.h"
 
 #include <c10/util/flat_hash_map.h>
@@ -26,20 +27,25 @@ struct TensorClass {
 
 class TensorClasses {
  public:
-  // The GIL is not needed for a class that is known: somebody else may have it for long.
-  TensorClass of(const at::Tensor& tensor, PyObject* decoder) {
-    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    if (PyObject* object = object_in(impl->pyobj_slot(), 0)) {
-      auto found = known_.find(Py_TYPE(object));
-      if (found != known_.end() && found->second.version == Py_TYPE(object)->tp_version_tag) return found->second;
+  explicit TensorClasses(const Decoder& decoder) : decoder_(decoder) {}
+
+  // Whether an op is seen as those that a wrapper among its arguments executes on what it wraps.
+  bool show_their_ops(c10::ArrayRef<const c10::IValue> arguments) {
+    for (const auto& value : arguments) {
+      if (value.isTensor() && shows_its_ops(value.toTensor())) return true;
+      if (!value.isList()) continue;
+      for (const auto& item : value.toListRef()) {
+        if (!item.isTensor()) break;
+        if (shows_its_ops(item.toTensor())) return true;
+      }
     }
-    return ask(tensor, decoder);
+    return false;
   }
 
   // With the GIL: the ordinary tensor by which this one is known, itself or what it wraps; undefined if only Python can tell.
-  at::Tensor in_place_of(const at::Tensor& tensor, PyObject* decoder) {
+  at::Tensor in_place_of(const at::Tensor& tensor) {
     if (!is_wrapper(tensor)) return tensor;
-    PyObject* name = of(tensor, decoder).attribute;
+    PyObject* name = of(tensor).attribute;
     if (name == nullptr) return {};
     Object wrapper(THPVariable_Wrap(tensor));
     Object held(PyObject_GetAttr(wrapper.get(), name));
@@ -53,10 +59,25 @@ class TensorClasses {
  private:
   static constexpr size_t kMost = 256;  // a test suite makes and forgets classes
 
-  TensorClass ask(const at::Tensor& tensor, PyObject* decoder) {
+  bool shows_its_ops(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.key_set().has(c10::DispatchKey::Python) || memory_of(tensor) != nullptr) return false;
+    return of(tensor).shows_its_ops;
+  }
+
+  // The GIL is not needed for a class that is known: somebody else may have it for long.
+  TensorClass of(const at::Tensor& tensor) {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (PyObject* object = object_in(impl->pyobj_slot(), 0)) {
+      auto found = known_.find(Py_TYPE(object));
+      if (found != known_.end() && found->second.version == Py_TYPE(object)->tp_version_tag) return found->second;
+    }
+    return ask(tensor);
+  }
+
+  TensorClass ask(const at::Tensor& tensor) {
     WithPython python;
     Object object(THPVariable_Wrap(tensor));
-    Object answer(PyObject_CallMethod(decoder, "tensor_class", "O", object.get()));
+    Object answer = decoder_.ask("tensor_class", "O", object.get());
     TensorClass found;
     int shows_its_ops;
     PyObject* attribute;
@@ -69,6 +90,7 @@ class TensorClasses {
     return found;
   }
 
+  const Decoder& decoder_;
   ska::flat_hash_map<const PyTypeObject*, TensorClass> known_;
 };
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-__all__ = ["is_made_by_runtime", "op_behind"]
+__all__ = ["is_made_by_runtime", "op_behind", "placeholder_behind"]
 
 _EDGE = re.compile(r"_(?:arg|retval)_(?P<op>.+)_\d+_\d+")
 _BEFORE = re.compile(r"(?:ConstantFolding|Func|LoopInvariantNodeMotion)/")
@@ -31,6 +31,16 @@ def op_behind(node: str, ops: Container[str]) -> str | None:
             return name
         name = name.rpartition("/")[0]
     return None
+
+
+def placeholder_behind(node: str) -> str:
+    """What the program calls an input: the runtime has its own name for what is fed.
+
+    >>> placeholder_behind("_arg_images_0_3"), placeholder_behind("images")
+    ('images', 'images')
+    """
+    edge = _EDGE.fullmatch(node)
+    return edge["op"] if edge else node
 
 
 def is_made_by_runtime(node: str) -> bool:

@@ -1,0 +1,233 @@
+"""Measures what watching costs a training step in TensorFlow, as a ratio to the same step unwatched.
+
+The step is that of peers/tensorflow_gpt.py, run by a session in graph mode, or with --function as a `tf.function`. All
+variants run in one process on one model, a call of each in turn, so that drift of the machine hits them alike; `plain`
+is measured twice, and the second one shows the noise. Ratios are of CPU time, and of wall time beside it. --peers adds
+TensorFlow's own debugger (minutes), --memory 300 counts what that many watched runs leave behind. (The file cannot be
+called tensorflow.py: the programs beside it would import it instead of TensorFlow.)
+
+    python benchmarks/tensorflow_overhead.py --rounds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow as tf
+from peers.tensorflow_gpt import TrainingStep, make_batch
+
+from tensortap.engines.tensorflow.observer import function_calls
+from tensortap.engines.tensorflow.observer.choice import make_observer
+from tensortap.engines.tensorflow.observer.interface import Armed, ExecutedGraph, Kind, Lane, Watch
+
+v1 = tf.compat.v1
+FLOATS = frozenset(["float16", "bfloat16", "float32", "float64"])
+WARM_UP_CALLS = 2
+Call = Callable[[Armed | None], Any]
+
+
+# What is watched
+
+
+def floats(graph: ExecutedGraph) -> list[bool]:
+    return [dtype in FLOATS for node in graph.nodes for dtype in (*node.dtypes, *node.written)]
+
+
+def one_tensor(graph: ExecutedGraph) -> list[bool]:
+    wanted = next(node.name for node in graph.nodes if "MatMul" in node.op)
+    return [graph.nodes[place].name == wanted and slot == 0 for place, slot in graph.outputs]
+
+
+def make_watches(observer: Any, handed_over: list[Armed]) -> dict[str, Watch | None]:
+    pill, value = [Lane(Kind.PILL)], [Lane(Kind.VALUE)]
+
+    def hand_over() -> None:
+        for armed in handed_over:
+            armed.take()
+
+    return {
+        "plain": None,
+        "plain again": None,
+        "one tensor": observer.watch(pill, one_tensor),
+        "health": observer.watch(pill, floats),
+        "health, bad kept whole": observer.watch(pill, floats, keep_bad=8),
+        "all values": observer.watch(value, floats, on_full=hand_over),
+    }
+
+
+# What is run
+
+
+def as_session(threads: int, stack: ExitStack) -> tuple[Call, Any]:
+    """The step as a graph that a session runs, and what a peer needs to run it."""
+    stack.enter_context(tf.Graph().as_default())
+    batch = make_batch()
+    feeds = [v1.placeholder(tf.int32, part.shape) for part in batch]
+    loss, updates = TrainingStep()(*feeds)
+    fetches, fed = [loss, tf.group(*updates)], dict(zip(feeds, batch, strict=True))
+    config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    session = stack.enter_context(v1.Session(config=config))
+    session.run(v1.global_variables_initializer())
+
+    def call(armed: Armed | None) -> Any:
+        if armed is None:
+            return session.run(fetches, fed)
+        metadata = v1.RunMetadata()
+        session.run(fetches, fed, options=armed.merge_into(), run_metadata=metadata)
+        return armed.finish(metadata)
+
+    return call, (session, fetches, fed)
+
+
+def as_function(threads: int, stack: ExitStack) -> tuple[Call, Any]:
+    """The step as a function that is called eagerly."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    function_calls.follow()
+    step = TrainingStep()
+    traced = tf.function(lambda tokens, targets: step(tokens, targets)[0])
+    batch = [tf.constant(part) for part in make_batch()]
+
+    def call(armed: Armed | None) -> Any:
+        if armed is None:
+            return traced(*batch).numpy()
+        with armed.functions():
+            traced(*batch).numpy()
+        return armed.finish()
+
+    return call, None
+
+
+def make_peers(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
+    """TensorFlow's own debugger on the same session."""
+    from tensorflow.python.debug.lib.debug_utils import watch_graph
+
+    session, fetches, fed = context
+
+    def dump(debug_op: str) -> Callable[[], Any]:
+        folder = tempfile.mkdtemp(prefix="tfdbg-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        options = v1.RunOptions()
+        watch_graph(
+            options, session.graph, [debug_op], [f"file://{folder}"], tolerate_debug_op_creation_failures=True
+        )
+
+        def run() -> None:
+            session.run(fetches, fed, options=options)
+            shutil.rmtree(folder)
+
+        return run
+
+    return {f"tfdbg {name}": dump(name) for name in ("DebugNumericSummary", "DebugIdentity")}
+
+
+# Measuring
+
+
+def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[list[float], list[float]]]:
+    """CPU and wall seconds of each call."""
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in calls}
+    names = list(calls)
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            gc.collect()
+            cpu, wall = time.process_time(), time.perf_counter()
+            calls[name]()
+            times[name][0].append(time.process_time() - cpu)
+            times[name][1].append(time.perf_counter() - wall)
+    return times
+
+
+def show(times: dict[str, tuple[list[float], list[float]]]) -> None:
+    print(f"{'':26}{'CPU':>8}{'min/min':>9}{'wall':>8}{'min/min':>9}{'ms':>9}")
+    base = times["plain"]
+    for name, pair in times.items():
+        ratios = [
+            ratio
+            for own, plain in zip(pair, base, strict=True)
+            for ratio in (statistics.median(own) / statistics.median(plain), min(own) / min(plain))
+        ]
+        milliseconds = 1000 * statistics.median(pair[1])
+        print(
+            f"{name:26}" + "".join(f"{r:{w}.2f}" for r, w in zip(ratios, (8, 9, 8, 9), strict=True)), end=""
+        )
+        print(f"{milliseconds:9.0f}")
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def show_memory(call: Callable[[], Any], runs: int) -> None:
+    for _ in range(20):
+        call()
+    gc.collect()
+    before = resident()
+    for _ in range(runs):
+        call()
+    gc.collect()
+    print(f"{runs} watched runs left {(resident() - before) / 2**20:+.1f} MiB of {before / 2**20:.0f}")
+
+
+def parse(arguments: Iterable[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--function", action="store_true", help="as a tf.function instead of a session's graph"
+    )
+    parser.add_argument("--observer", default="auto", help="native or portable")
+    parser.add_argument(
+        "--only", default="", help="variants whose name contains one of these, with commas between"
+    )
+    parser.add_argument("--peers", action="store_true", help="TensorFlow's own debugger beside it")
+    parser.add_argument("--memory", type=int, default=0, metavar="RUNS")
+    return parser.parse_args(list(arguments))
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    under_way: list[Armed] = []
+    with ExitStack() as stack:
+        call, context = (as_function if options.function else as_session)(options.threads, stack)
+        watches = make_watches(make_observer(options.observer), under_way)
+
+        def watched(watch: Watch | None) -> Any:
+            under_way[:] = [] if watch is None else [watch.arm()]
+            return call(under_way[0] if under_way else None)
+
+        calls: dict[str, Callable[[], Any]] = {
+            name: lambda w=watch: watched(w) for name, watch in watches.items()
+        }
+        if options.peers and context is not None:
+            calls.update(make_peers(context, stack))
+        if options.only:
+            parts = ("plain", *options.only.split(","))
+            calls = {name: each for name, each in calls.items() if any(part in name for part in parts)}
+        for name, each in calls.items():
+            for _ in range(WARM_UP_CALLS):
+                seen = each()
+            if watches.get(name) is not None:
+                print(f"{name}: {sum(len(block.rows) for block in seen.blocks)} records", file=sys.stderr)
+            del seen
+        show(measure(calls, options.rounds))
+        if options.memory:
+            show_memory(calls["health"], options.memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+// One call of an operator, from its start to its end.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <vector>
+
+#include "operators.h"
+
+namespace tensortap {
+
+using Outputs = c10::ArrayRef<const at::Tensor*>;
+
+// What is known of a call's kind before it has run; see kinds.h.
+struct CallKind {
+  uint64_t call = 0;  // 0 if it cannot be told
+  int32_t similar = kNone;  // a kind that differs in its outputs at most
+};
+
+struct Call {
+  Operator* op = nullptr;
+  uint64_t run = 0;
+  int32_t entry = kNone, forward = kNone, owner = 0;
+  uint64_t site = 0, begin = 0, arguments = 0;  // as in Variant
+  int32_t known = kNone;  // a node that differs at most in its output types, and in where its inputs come from
+  CallKind kind;  // of one without such a node
+  int uncaught = 0;
+  int64_t number = 0;  // among those of its thread, see threads.h
+  bool valid = false;
+  bool is_by_program = false;  // in the thread of the run, not in one of autograd or a collective
+  c10::SmallVector<Value, 8> inputs;
+  c10::SmallVector<WeakTensor, 4> tensors;  // the inputs, if bad values are looked for
+  c10::SmallVector<int32_t, 2> controls;
+  c10::SmallVector<c10::TensorImpl*, 2> written;
+  std::vector<at::Tensor> kept;  // what it writes and does not return
+
+  void start(Operator* of, uint64_t in_run) {
+    op = of;
+    run = in_run;
+    known = forward = kNone;
+    owner = 0;
+    kind = {};
+    inputs.clear();
+    controls.clear();
+    written.clear();
+    let_go();
+  }
+
+  // Nothing of the program is held longer than its op takes.
+  void let_go() {
+    tensors.clear();
+    kept.clear();
+  }
+
+  bool has_written(const at::Tensor& tensor) const {
+    for (const auto* impl : written) {
+      if (impl == tensor.unsafeGetTensorImpl()) return true;
+    }
+    return false;
+  }
+
+  void add_control(int32_t writer) {
+    for (int32_t each : controls) {
+      if (each == writer) return;
+    }
+    controls.push_back(writer);
+  }
+};
+
+}  // namespace tensortap

@@ -1,0 +1,267 @@
+// What Python calls, the GIL being held; see library.py. Only these plain C symbols are exported. All that the library is made of
+// comes in by headers, as the headers of torch take longer to compile than all of it.
+
+#include "callbacks.h"
+#include "finite.h"
+
+#include <pthread.h>
+
+using namespace tensortap;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// What fails is told as a fault of ours; the answer is 0 then.
+template <class Work>
+int attempted(Observer* observer, const char* where, Work work) {
+  WithPython python;
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    observer->decoder.fault(where, error.what());
+    return 0;
+  }
+}
+
+void flush(Observer* observer, const char* where) {
+  try {
+    observer->recording.flush();
+  } catch (const Interrupted&) {
+  } catch (const std::exception& error) {
+    observer->decoder.fault(where, error.what());
+  }
+}
+
+EXPORT int tt_reads_frames() { return TENSORTAP_READS_FRAMES; }
+
+// ---- observers and plans ----
+
+EXPORT Observer* tt_new(PyObject* decoder, const int8_t* dtype_codes, void* summarise, int const_label,
+                        int as_strided_label) {
+  static const int registered = pthread_atfork(nullptr, nullptr, in_forked_child);
+  (void)registered;
+  return new Observer(decoder, dtype_codes, reinterpret_cast<SummaryKernel>(summarise), {const_label, as_strided_label});
+}
+
+EXPORT void tt_delete(Observer* observer) { delete observer; }
+
+EXPORT Plan* tt_new_plan() { return new Plan; }
+EXPORT void tt_delete_plan(Plan* plan) { delete plan; }
+
+// ---- a run: begin, start, stop, end ----
+
+// Returns the thread as it was before, as a run may be inside another; `tt_end` puts it back.
+EXPORT Thread* tt_begin(Observer* observer, Plan* plan, int watches, int keep_bad) {
+  Thread& thread = this_thread();
+  plan->watches = watches != 0;
+  observer->begin_run(plan, keep_bad > 0);
+  auto* outer = new Thread;
+  std::swap(*outer, thread);
+  thread.observer = observer;
+  thread.run = observer->run.id;
+  return outer;
+}
+
+EXPORT void tt_limit(Observer* observer, int64_t nodes, int64_t made, int64_t outside) {
+  observer->run.limits = {size_t(nodes), size_t(made), size_t(outside)};
+}
+EXPORT int64_t tt_unrecorded(Observer* observer) { return observer->run.unrecorded; }
+
+EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper, int mute_if_healthy) {
+  observer->recording.add_lane({Lane::Kind(kind), lower, upper, mute_if_healthy != 0});
+}
+
+// Has PyTorch call us for every operator of this thread; outside of runs that is for nothing.
+EXPORT uint64_t tt_install() {
+  using at::RecordScope;
+  return at::addThreadLocalCallback(
+      at::RecordFunctionCallback(on_start, on_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
+}
+
+EXPORT void tt_uninstall(uint64_t callback) { at::removeCallback(callback); }
+
+EXPORT void tt_start(Observer* observer, Thread*) {
+  only_observer.store(observers_active.fetch_add(1) == 0 ? observer : nullptr);
+}
+
+EXPORT void tt_stop(Observer* observer, Thread*) {
+  observers_active.fetch_sub(1);
+  only_observer.store(nullptr);
+  Busy busy(this_thread());
+  std::lock_guard<SpinLock> hold(observer->lock);
+  flush(observer, "handing over the last records");
+}
+
+EXPORT void tt_end(Observer* observer, Thread* outer) {
+  observer->end_run();
+  Thread& thread = this_thread();
+  std::swap(*outer, thread);
+  thread.calls += outer->calls;  // of a run inside a run, which the profiler of the outer one has seen
+  delete outer;
+}
+
+EXPORT void tt_set_index(Observer* observer, int64_t index) { observer->run.index = index; }
+
+// Before a run ends: the values whose memory is free, and (value, run, value there) of those that came bad from earlier runs.
+EXPORT PyObject* tt_bad_values(Observer* observer) {
+  try {
+    BadValues& bad = observer->bad;
+    bad.see_off();
+    Object gone(PyList_New(0)), arrivals(PyList_New(0));
+    for (Value value : bad.gone) {
+      Object number(PyLong_FromLongLong(value));
+      if (PyList_Append(gone.get(), number.get()) != 0) throw Interrupted();
+    }
+    for (const Arrival& arrival : bad.arrivals) {
+      Object row(Py_BuildValue("(LLL)", (long long)arrival.value, (long long)arrival.run, (long long)arrival.origin));
+      if (PyList_Append(arrivals.get(), row.get()) != 0) throw Interrupted();
+    }
+    return Py_BuildValue("(OO)", gone.get(), arrivals.get());
+  } catch (...) {
+    PyErr_Clear();
+    return Py_BuildValue("([][])");
+  }
+}
+
+// Bad values that have outlived their run, and how an observer that takes the place of another gets them.
+EXPORT PyObject* tt_survivors(Observer* observer) {
+  const std::vector<Value> values = observer->bad.survivors();
+  PyObject* list = PyList_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; list != nullptr && i < values.size(); ++i) {
+    PyList_SET_ITEM(list, Py_ssize_t(i), PyLong_FromLongLong(values[i]));
+  }
+  return list;
+}
+
+EXPORT void tt_inherit(Observer* heir, Observer* observer, PyObject* values) {
+  std::vector<Value> renamed;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) renamed.push_back(PyLong_AsLongLong(PyList_GET_ITEM(values, i)));
+  heir->bad.inherit(observer->bad, renamed);
+}
+
+EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }
+EXPORT const int32_t* tt_nodes(Observer* observer) { return observer->run.nodes.data(); }
+
+EXPORT void tt_trace(Observer* observer) { observer->run.traced = true; }
+EXPORT int64_t tt_execution_count(Observer* observer) { return int64_t(observer->run.executions.size()); }
+EXPORT const Execution* tt_executions(Observer* observer) { return observer->run.executions.data(); }
+
+// What PyTorch is to call when a module is entered and left, and when the gradient of a parameter is complete.
+EXPORT PyObject* tt_hooks(Observer* observer) {
+  PyObject* self = PyLong_FromVoidPtr(observer);
+  PyObject* hooks = Py_BuildValue("(NNN)", PyCFunction_New(&enter_definition, self),
+                                  PyCFunction_New(&leave_definition, self), PyCFunction_New(&gradient_definition, self));
+  Py_DECREF(self);
+  return hooks;
+}
+
+EXPORT void tt_add_module(Observer* observer, int64_t module, int scope) {
+  observer->scopes.add_module(reinterpret_cast<const void*>(module), scope);
+}
+
+EXPORT Scope* tt_scope(Observer* observer) { return &observer->scopes.outside_modules; }
+
+EXPORT void tt_step_in_frame(Observer* observer, PyObject* frame) { observer->scopes.step_in_frame(frame); }
+
+EXPORT int tt_covers(int64_t tensor) {
+  try {
+    return covers(borrowed(tensor));
+  } catch (...) {
+    return 0;
+  }
+}
+
+EXPORT int tt_next(Observer* observer, int scope, int label) {
+  try {
+    return observer->entries.next(scope, label);
+  } catch (...) {
+    return kNone;
+  }
+}
+
+EXPORT int tt_reserve_entry(Observer* observer) { return observer->entries.reserve(); }
+
+EXPORT int64_t tt_find(Observer* observer, int64_t tensor) {
+  try {
+    return observer->run.values.value_of(borrowed(tensor));
+  } catch (...) {
+    return kNoValue;
+  }
+}
+
+EXPORT int tt_add_source(Observer* observer, int64_t tensor, int entry, int node) {
+  try {
+    observer->add_source(borrowed(tensor), entry, node);
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+EXPORT void tt_add_parameter(Observer* observer, int64_t tensor, int index, int scope, int label, int leaf_scope) {
+  observer->scopes.add_parameter(reinterpret_cast<const c10::TensorImpl*>(tensor), {index, scope, label, leaf_scope});
+}
+
+EXPORT void tt_forget_known(Observer* observer) {
+  observer->known.forget();
+  observer->scopes.forget_known();
+}
+
+EXPORT int tt_remember_known(Observer* observer, PyObject* roots, PyObject* parameters, PyObject* buffers) {
+  return attempted(observer, "remembering modules", [&] {
+    observer->known.remember_modules(roots, parameters, buffers);
+    return 1;
+  });
+}
+
+EXPORT int tt_name_known(Observer* observer, PyObject* roots, int has_hooks) {
+  return attempted(observer, "naming parameters", [&] { return int(observer->known.name_modules(roots, has_hooks != 0)); });
+}
+
+EXPORT int tt_remember_state(Observer* observer, PyObject* optimizer, int scope, PyObject* parameters, PyObject* states) {
+  return attempted(observer, "remembering an optimizer", [&] {
+    observer->known.remember_state(optimizer, scope, parameters, states);
+    return 1;
+  });
+}
+
+EXPORT int tt_name_state(Observer* observer, PyObject* optimizer, int scope) {
+  return attempted(observer, "naming the state of an optimizer", [&] { return int(observer->known.name_state(optimizer, scope)); });
+}
+
+EXPORT void tt_set_owner(Observer* observer, int64_t value, int owner) { observer->scopes.own(value, owner); }
+
+EXPORT void tt_node_changed(Observer* observer, int node) { observer->node_changed(node); }
+
+// From any thread: hands over what a run has gathered, in case it hangs. Not if its thread is at work itself; then the answer is 0.
+EXPORT int tt_flush(Observer* observer) {
+  std::unique_lock<SpinLock> hold(observer->lock, std::try_to_lock);
+  if (!hold.owns_lock()) return 0;
+  if (observer->run.plan == nullptr) return 1;
+  flush(observer, "handing over records");
+  return 1;
+}
+
+// The number of the first tensor in a list that has a NaN or an infinity, -1 if none has. With gradients, twice that
+// number, plus one if it is the gradient that has. What cannot be read as it lies in memory goes to `unread`, by number.
+EXPORT int tt_first_not_finite(PyObject* tensors, int with_gradients, PyObject* unread) {
+  try {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+      const at::Tensor tensor = tensor_of(PyList_GET_ITEM(tensors, i));
+      const int number = with_gradients ? 2 * int(i) : int(i);
+      if (with_gradients) {
+        const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
+        if (gradient.defined() && !note_finite(gradient, number + 1, unread)) return number + 1;
+      }
+      if (!note_finite(tensor, number, unread)) return number;
+    }
+  } catch (const std::exception&) {
+    return -2;
+  }
+  return -1;
+}
+
+EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
+
+EXPORT void tt_free_block(void* block, int64_t size) { pool().give_back(block, size_t(size)); }
+
+#include "module_calls.h"

@@ -1,0 +1,117 @@
+// What there is to know of an operator before it runs: most of it is in its schema, and Python reads that once.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "decoder.h"
+#include "values.h"
+
+namespace tensortap {
+
+struct Operator {
+  std::string name, overload;
+  int32_t index = kNone;
+  int32_t label = kNone;
+  bool transparent = false;
+  bool is_view = false;
+  bool has_composite = false;
+  bool is_communication = false;
+  bool keeps_written = false;  // some of what it writes is not among its results
+  bool leaves_garbage = false;  // its output is memory as it was found
+  bool is_collective = false, is_wait = false;
+  int training_argument = kNone;  // it writes only if this argument is true
+  std::vector<uint8_t> written;   // by argument
+  std::optional<c10::OperatorHandle> handle;
+  bool is_built_in = false;
+  size_t argument_count = 0, return_count = 0;
+  uint64_t last_keys = 0;  // see dispatching.h
+  bool last_descends = false;
+
+  // Whether a call with these arguments writes to those that it may write to.
+  bool writes(c10::ArrayRef<const c10::IValue> arguments) const {
+    if (written.empty()) return false;
+    if (training_argument < 0) return true;
+    const size_t place = size_t(training_argument);
+    return place < arguments.size() && arguments[place].isBool() && arguments[place].toBool();
+  }
+};
+
+class Operators {
+ public:
+  explicit Operators(const Decoder& decoder) : decoder_(decoder) {}
+
+  // Null for what is none, such as a node of autograd.
+  Operator* of(const at::RecordFunction& fn) {
+    const char* name = fn.name();  // of a schema, so each overload has its own
+    // Names can be freed and their address given to another operator, except those of PyTorch itself.
+    const auto recent = built_in_.find(name);
+    if (recent != built_in_.end()) return recent->second;
+    if (!is_operator_name(name)) return nullptr;
+    const auto full_name = fn.operator_name();
+    const std::string overload = full_name.has_value() ? full_name->overload_name : "";
+    auto& known = operators_[std::string(name) + "." + overload];
+    if (known == nullptr) known = read(name, overload);
+    if (known->is_built_in) built_in_[name] = known.get();
+    return known.get();
+  }
+
+ private:
+  // Not those of autograd's nodes ("autograd::engine::evaluate_function: MulBackward0") nor of blocks that somebody has given a
+  // name: there is one for every op of the backward pass, at a new address each time.
+  static bool is_operator_name(const char* name) {
+    return std::strchr(name, ' ') == nullptr && std::strstr(name, "::") != nullptr;
+  }
+
+  std::unique_ptr<Operator> read(const std::string& name, const std::string& overload) const {
+    auto op = std::make_unique<Operator>();
+    op->name = name;
+    op->overload = overload;
+    op->transparent = true;
+    op->handle = c10::Dispatcher::singleton().findSchema({name, overload});
+    if (op->handle.has_value()) {
+      op->is_built_in = name.compare(0, 6, "aten::") == 0;
+      op->has_composite = op->handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+      op->argument_count = op->handle->schema().arguments().size();
+      op->return_count = op->handle->schema().returns().size();
+      ask_about(*op);
+    }
+    return op;
+  }
+
+  void ask_about(Operator& op) const {
+    WithPython python;
+    Object found = decoder_.ask("new_operator", "ss", op.name.c_str(), op.overload.c_str());
+    int transparent, is_view, is_communication, keeps_written, leaves_garbage, is_collective, is_wait;
+    PyObject* written;
+    if (!PyArg_ParseTuple(found.get(), "iipppipOppp", &op.index, &op.label, &transparent, &is_view, &is_communication,
+                          &op.training_argument, &keeps_written, &written, &leaves_garbage, &is_collective, &is_wait)) {
+      throw std::runtime_error(current_error());
+    }
+    op.transparent = transparent;
+    op.is_view = is_view;
+    op.is_communication = is_communication;
+    op.keeps_written = keeps_written;
+    op.leaves_garbage = leaves_garbage;
+    op.is_collective = is_collective;
+    op.is_wait = is_wait;
+    if (PyTuple_Size(written) > 0) op.written.resize(op.argument_count);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
+      op.written[PyLong_AsSize_t(PyTuple_GET_ITEM(written, i))] = 1;
+    }
+  }
+
+  const Decoder& decoder_;
+  std::unordered_map<std::string, std::unique_ptr<Operator>> operators_;
+  ska::flat_hash_map<const char*, Operator*> built_in_;  // by the address of their names
+};
+
+}  // namespace tensortap

@@ -1,0 +1,198 @@
+// Records of watched outputs: summaries and copies go to their lanes, and from there to Python in blocks.
+#pragma once
+
+#include <time.h>
+
+#include "dispatching.h"
+#include "lanes.h"
+#include "parallel.h"
+#include "pill.h"
+#include "run.h"
+
+namespace tensortap {
+
+constexpr int kNotSummarised = -1;  // in place of kinds of bad values, which are those of pill.h
+
+class Recording {
+ public:
+  Recording(const Decoder& decoder, Taps& taps, Run& run, const int8_t* dtype_codes, SummaryKernel summarise)
+      : decoder_(decoder), taps_(taps), run_(run), summarise_(summarise) {
+    std::memcpy(dtype_codes_, dtype_codes, sizeof dtype_codes_);
+  }
+
+  void begin_run() { last_time_ = oldest_ = 0; }
+
+  void end_run() {
+    auto& last_use = run_.plan->last_use;
+    last_use.resize(std::max(last_use.size(), lanes_.size()));
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      last_use[i] = lanes_[i].use();
+      lanes_[i].discard();
+    }
+    lanes_.clear();
+  }
+
+  void add_lane(const Lane& lane) { lanes_.push_back(lane); }
+
+  // Microseconds since the epoch, never less than before in a run.
+  int64_t now() {
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t time = int64_t(now.tv_sec) * 1'000'000 + now.tv_nsec / 1000;
+    if (time > last_time_) last_time_ = time;
+    return last_time_;
+  }
+
+  // Records an output; says which kinds of bad values it has, if its summary was made. A fresh one was made by an op just now.
+  int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
+    const auto taps = taps_.of(*run_.plan, node, slot);
+    if (taps.empty()) return kNotSummarised;
+    if (!fresh && is_freed(tensor)) {
+      decoder_.tell("without_data", "in", node, Py_ssize_t(slot));
+      return kNotSummarised;
+    }
+    const int code = int(tensor.scalar_type()) < kDtypes ? dtype_codes_[int(tensor.scalar_type())] : kNone;
+    if (!can_record(tensor, code, taps)) {
+      flush();  // records leave in the order of time
+      WithPython python;
+      Object shown(THPVariable_Wrap(tensor));
+      decoder_.ask("tap", "inO", node, Py_ssize_t(slot), shown.get());
+      return kNotSummarised;
+    }
+    const int64_t time = now();
+    int kinds = kNotSummarised;
+    for (const Tap& tap : taps) {
+      if (lanes_[tap.lane].kind == Lane::kSummary) {
+        kinds = add_summary(size_t(tap.lane), tap.key, code, tensor, time);
+      } else {
+        add_copy(size_t(tap.lane), tap.key, tensor, time);
+      }
+    }
+    if (oldest_ == 0) {
+      oldest_ = time;
+      decoder_.tell("flush_later");
+    } else if (time - oldest_ > kMaxAgeMicroseconds) {
+      flush();
+    }
+    return kinds;
+  }
+
+  // Hands over all that has been gathered.
+  void flush() {
+    for (size_t i = 0; i < lanes_.size(); ++i) flush_lane(i);
+    oldest_ = 0;
+  }
+
+ private:
+  static constexpr int kDtypes = 64;
+  static constexpr int64_t kMaxAgeMicroseconds = 50'000;  // a program that hangs has shown all but the last moment
+
+  bool can_record(const at::Tensor& tensor, int code, c10::ArrayRef<Tap> taps) const {
+    if (!is_plain(tensor) || tensor.dim() > kMaxRank - 1) return false;
+    for (const Tap& tap : taps) {
+      if (tap.lane == kPythonLane) return false;
+      if (lanes_[tap.lane].kind == Lane::kSummary && (code < 0 || !summarise_)) return false;
+    }
+    return true;
+  }
+
+  int add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time) {
+    Lane& lane = lanes_[number];
+    const size_t rank = size_t(tensor.dim());
+    const size_t nbytes = (PILL_SIZE + rank) * sizeof(double);
+    double row[PILL_SIZE + kMaxRank];
+    const void* values = tensor.const_data_ptr();
+    if (tensor.is_contiguous() && summarise_in_parallel(summarise_, values, code, tensor.numel(), tensor.element_size(),
+                                                        lane.lower, lane.upper, row)) {
+      row[PILL_RANK] = double(rank);
+      for (size_t i = 0; i < rank; ++i) row[PILL_SIZE + i] = double(tensor.size(int64_t(i)));
+    } else {
+      summarise_(values, code, int(rank), tensor.sizes().data(), tensor.strides().data(), lane.lower, lane.upper, row);
+    }
+    const int kinds = pill_kinds(row);
+    if (lane.mute_if_healthy && pill_is_healthy(row)) {
+      lane.muted += 1;
+      return kinds;
+    }
+    char* data = room_for(number, nbytes);
+    std::memcpy(data, row, nbytes);
+    lane.has_bad |= kinds != 0;
+    const int64_t dims[] = {int64_t(PILL_SIZE + rank)};
+    finish_row(lane, key, time, nbytes, 1, dims);
+    return kinds;
+  }
+
+  void add_copy(size_t number, uint32_t key, const at::Tensor& tensor, int64_t time) {
+    const size_t nbytes = size_t(tensor.numel()) * tensor.element_size();
+    char* data = room_for(number, nbytes);
+    if (nbytes != 0) {
+      if (tensor.is_contiguous()) {
+        std::memcpy(data, tensor.const_data_ptr(), nbytes);
+      } else {
+        Unnoticed unnoticed;
+        const at::Tensor dense = tensor.contiguous();
+        std::memcpy(data, dense.const_data_ptr(), nbytes);
+      }
+    }
+    finish_row(lanes_[number], key, time, nbytes, size_t(tensor.dim()), tensor.sizes().data());
+  }
+
+  char* room_for(size_t number, size_t nbytes) {
+    Lane& lane = lanes_[number];
+    // Values can be mapped from the file, so they lie at multiples of 64; pills are read from the index.
+    const size_t alignment = lane.kind == Lane::kCopy ? 64 : 8;
+    const size_t aligned = (lane.used + alignment - 1) & ~(alignment - 1);
+    if (lane.has_room(aligned, nbytes)) {
+      std::memset(lane.data + lane.used, 0, aligned - lane.used);  // it is written too, and the block has been used
+      lane.used = aligned;
+      return lane.data + aligned;
+    }
+    flush_lane(number);
+    lane.discard();  // what is left of it is empty
+    if (!lane.make_room(nbytes, last_use(number))) throw std::bad_alloc();
+    return lane.data + lane.used;
+  }
+
+  LaneUse last_use(size_t number) const {
+    const auto& known = run_.plan->last_use;
+    return number < known.size() ? known[number] : LaneUse{};
+  }
+
+  static void finish_row(Lane& lane, uint32_t key, int64_t time, size_t nbytes, size_t rank, const int64_t* dims) {
+    Row& row = lane.rows[lane.count++];
+    row = {key, uint32_t(rank), time, int64_t(lane.used), int64_t(nbytes), {}};
+    std::memcpy(row.dims, dims, rank * sizeof(int64_t));
+    lane.used += nbytes;
+  }
+
+  void flush_lane(size_t number) {
+    Lane& lane = lanes_[number];
+    if (lane.count == 0 && lane.muted == 0) return;
+    WithPython python;
+    const int64_t muted = lane.muted;
+    PyObject* has_bad = lane.has_bad ? Py_True : Py_False;
+    if (!lane.is_well_filled()) {
+      Object rows(PyBytes_FromStringAndSize(reinterpret_cast<char*>(lane.rows), Py_ssize_t(lane.count * sizeof(Row))));
+      Object data(PyBytes_FromStringAndSize(lane.data, Py_ssize_t(lane.used)));
+      lane.start_again();
+      decoder_.ask("take", "iOOLO", int(number), rows.get(), data.get(), (long long)muted, has_bad);
+      return;
+    }
+    Row* rows = lane.rows;
+    char* data = lane.data;
+    const size_t count = lane.count, used = lane.used, row_size = lane.row_size, data_size = lane.data_size;
+    lane.forget();
+    decoder_.ask("flush", "iLnnLnnLO", int(number), (long long)(intptr_t)rows, Py_ssize_t(count), Py_ssize_t(row_size),
+                 (long long)(intptr_t)data, Py_ssize_t(used), Py_ssize_t(data_size), (long long)muted, has_bad);
+  }
+
+  const Decoder& decoder_;
+  Taps& taps_;
+  Run& run_;
+  SummaryKernel summarise_;
+  int8_t dtype_codes_[kDtypes];
+  std::vector<Lane> lanes_;
+  int64_t last_time_ = 0, oldest_ = 0;  // times of records: the last, and the first that has not been handed over
+};
+
+}  // namespace tensortap
