@@ -147,7 +147,7 @@ def test_a_rank_is_not_accused_of_what_may_have_come_from_one_that_nobody_watche
     done = ended([*RUN, "train.py", "--lr", "1"], MASTER_PORT=port)
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"^tensortap: child process \d+ uses torch or tensorflow and is not watched$",
+        r"^tensortap: child process \d+ uses torch or tensorflow or jax and is not watched$",
         done.stderr,
         re.MULTILINE,
     )

@@ -138,8 +138,8 @@ def test_a_program_without_pytorch_leaves_nothing_behind(folder):
     done = ended([*TENSORTAP, "run", "-c", "print('output')"])
     assert done.stdout == "output\n"
     assert done.stderr == (
-        "tensortap: nothing was seen of the code: it used no PyTorch or TensorFlow. If it starts the program that does, write "
-        "`tensortap run` before that one\n"
+        "tensortap: nothing was seen of the code: it used no PyTorch or TensorFlow or JAX. If it starts the program "
+        "that does, write `tensortap run` before that one\n"
     )
     assert list(folder.path.iterdir()) == []
 

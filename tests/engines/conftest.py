@@ -88,6 +88,7 @@ def tensorflow_program(start=1.0):
         monitor=None,
         hidden="model/matmul",
         log="log",
+        mean="mean",
         x=np.ones((4, 3)),
         array=np.asarray,
     )
