@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from tensortap.commands import main
-from tensortap.frameworks import FRAMEWORKS
 from tensortap.reader import SessionDir
 from tests.patience import patient
 

@@ -25,8 +25,6 @@ _ALIASES = {
     "is_finite": "isfinite",
     "log_1p": "log1p",
     "logistic": "sigmoid",
-    "max": "maximum",
-    "min": "minimum",
     "reduce_max": "amax",
     "reduce_min": "amin",
     "reduce_prod": "prod",

@@ -266,6 +266,7 @@ class Recorder:
         """Show the executions of a call, in the order of the program, to whoever wants them."""
         plan, seen, watching = self._plan, self.seen, self._plan.watching
         executed = _gradients_last(program, executed)
+        began = 0 if watching is None else watching.publisher.now()  # when the inputs of all were there
         last = {each.site.number: each for each in executed}
         self.found_bad = self.found_bad or any(kinds_of(each.row) for each in executed)
         nodes = self._with_iterations(program, named, last)
@@ -279,9 +280,9 @@ class Recorder:
             pending.clear()
             rows.clear()
 
-        for name, constant in named.constants.items():
-            if watching is not None and constant.dtype.kind in "fc":
-                node = Node(name, "Const", outputs=(TENSORS.spec_of(constant),), phase="input")
+        for node in named.nodes if watching is not None and named.constants else ():
+            constant = named.constants.get(node.name)
+            if watching is not None and constant is not None and constant.dtype.kind in "fc":
                 watching.tap(node, 0, constant)
         for each in executed:
             node = named.of_op[each.site.op]
@@ -301,7 +302,7 @@ class Recorder:
                 tap(node, each.site.slot, array)
         flush()
         if watching is not None and watching.bad.limit:
-            self._keep_makers(program, named, last, call, arguments)
+            self._keep_makers(program, named, last, call, arguments, began)
 
     def _with_iterations(
         self, program: Program, named: Named, last: Mapping[int, Execution]
@@ -325,6 +326,7 @@ class Recorder:
         last: Mapping[int, Execution],
         call: Call,
         arguments: Sequence[Any],
+        began: int,
     ) -> None:
         """Record the values around operations that made bad values of good ones: the call is executed once more."""
         assert self._plan.watching is not None
@@ -363,7 +365,7 @@ class Recorder:
             outputs = [values.get(named.tensors[site.number]) for site in op.outs]
             if all(each is not None for each in outputs):
                 inputs = [(name, values.get(name)) for name in node.inputs]
-                bad.keep(node, outputs, inputs, self._plan.watching.publisher.now())
+                bad.keep(node, outputs, inputs, began)
 
     def _around(self, op: Op) -> Iterable[Site]:
         return (*op.outs, *(value for value in op.inputs if isinstance(value, Site)))

@@ -1,0 +1,135 @@
+"""Sessions over compiled steps: what is inside loops, what takes the place of a tensor, taps of either kind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tensortap as tt
+from tensortap.engines.jax import programs
+from tensortap.engines.jax.follow import sentinel
+from tensortap.reader import SessionDir
+from tests.jax_engine.following import followed
+from tests.jax_engine.planted import PLANTS, sgd
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_flax.py"
+
+
+@pytest.fixture(params=["native", "portable"])
+def taps(request, monkeypatch):
+    if request.param == "portable":
+        for module in (programs, sentinel):
+            monkeypatch.setattr(module, "library", lambda: None)
+    return request.param
+
+
+def looping():
+    @jax.jit
+    def step(state, xs):
+        def body(carry, x):
+            carry = carry + jnp.square(x) * state["w"]
+            return carry, carry
+
+        total, sums = jax.lax.scan(body, 0.0, xs)
+        return {"w": state["w"] + 1}, {"total": total, "sums": sums}
+
+    return tt.jax.Session(step, {"w": jnp.float32(1.0)})
+
+
+class TestTaps:
+    def test_iterations_are_executions(self, taps):
+        with looping() as session:
+            names = []
+            tap = tt.RunOptions(
+                taps=[lambda node, slot, value: names.append((node.name, np.asarray(value).tolist()))]
+            )
+            session.run("total", {"xs": jnp.arange(4.0)}, tap)
+        assert [value for name, value in names if name == "square"] == [0.0, 1.0, 4.0, 9.0]
+
+    def test_a_feed_takes_the_place_in_every_iteration(self, taps):
+        with looping() as session:
+            session.run("square:0", {"xs": jnp.arange(4.0)})
+            assert session.run("total", {"xs": jnp.arange(4.0), "square:0": np.float32(5)}) == 4 * 5 * 2
+
+    def test_what_is_fetched_from_a_loop_is_of_its_last_iteration(self, taps):
+        with looping() as session:
+            assert session.run("square:0", {"xs": jnp.arange(4.0)}) == 9
+
+    def test_both_kinds_find_the_same(self, taps, tmp_path):
+        for name in ("nested_scans", "inside_a_branch"):
+            _, report, _ = followed(PLANTS[name].program, tmp_path / name)
+            assert report.first_bad.node.op_type == "log"
+            assert PLANTS[name].iteration in report.first_bad.during
+
+
+class TestFewTaps:
+    def test_only_what_is_bad_is_recorded_and_all_of_that(self, tmp_path):
+        def loss_of(params, x):
+            return jnp.log((x * params["w"]).sum(-1)).mean()
+
+        step = sgd(loss_of, 0.0)
+        session = tt.jax.Session(lambda x: {"loss": step({"w": jnp.ones(3)}, x)[1]})
+        found = {}
+        for muted in ("true", "false"):
+            root = tmp_path / muted
+            options = tt.WatchOptions(f"DebugNumericSummary(mute_if_healthy={muted})", keep_bad=2)
+            with tt.DumpingDebugWrapperSession(session, root, watch_fn=options) as wrapped:
+                for value in (1.0, 0.0):
+                    wrapped.run(None, {"x": jnp.full((2, 3), value)})
+            session.reopen()
+            found[muted] = [
+                {
+                    each.watch_key
+                    for each in SessionDir(root).run(index).dumped_tensor_data
+                    if each.debug_op == "DebugNumericSummary" and each.get_tensor()[2:8:5].any()
+                }
+                for index in range(2)
+            ]
+        assert found["true"] == found["false"]
+        assert found["true"][1]
+        assert not found["true"][0]
+
+
+class TestFollowing:
+    def test_arguments_are_kept_within_a_budget(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sentinel, "_memory_budget", lambda: 1)
+        _, report, seen = followed(PLANTS["log_of_zero"].program, tmp_path / "root")
+        assert report.first_bad.step == 3
+        assert seen.steps == 6
+
+    def test_steps_are_counted(self, tmp_path):
+        def program():
+            step = sgd(lambda p, x: (x * p["w"]).sum(), 0.1)
+            params = {"w": jnp.ones(3)}
+            for _ in range(5):
+                params, _ = step(params, jnp.ones((2, 3)))
+
+        _, _, seen = followed(program, tmp_path / "root")
+        assert seen.steps == 5
+
+    def test_everything_watched_finds_it_too(self, tmp_path):
+        _, report, seen = followed(PLANTS["donated_state"].program, tmp_path / "root", every=1)
+        assert seen.runs == 5
+        assert report.first_bad.step == 2
+        assert report.first_bad.node.name == "log"
+
+    def test_a_program_of_its_own(self, tmp_path):
+        """The whole way: a command, a program that nobody changed, the answer."""
+        command = [sys.executable, "-m", "tensortap", "run", "-q", "-o", "runs", str(EXAMPLE)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        assert "gradients/sqrt/div" in done.stderr
+        why = [sys.executable, "-m", "tensortap", "why", "runs", "--json"]
+        found = json.loads(subprocess.run(why, cwd=tmp_path, capture_output=True, text=True).stdout)[
+            "first_bad"
+        ]
+        assert found["step"] == 12
+        assert "The gradient of sqrt is infinite at 0" in str(found["cause"])
+        assert "jnp.sqrt" in found["source"]["text"]
