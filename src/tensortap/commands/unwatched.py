@@ -26,7 +26,7 @@ def sentence(child: UnwatchedChild) -> str:
     """The moment there is one.
 
     >>> sentence(UnwatchedChild(1234))
-    'child process 1234 uses torch ... and is not watched'
+    'child process 1234 uses torch... and is not watched'
     """
     return f"child process {child.pid} {_DOES[child.evidence]} and is not watched"
 
