@@ -365,7 +365,9 @@ class Recorder:
             outputs = [values.get(named.tensors[site.number]) for site in op.outs]
             if all(each is not None for each in outputs):
                 inputs = [(name, values.get(name)) for name in node.inputs]
-                bad.keep(node, outputs, inputs, began)
+                # What is healthy and muted has no record: its value then stands before that of the node.
+                when = began if self._only_bad else self._plan.watching.publisher.now()
+                bad.keep(node, outputs, inputs, when)
 
     def _around(self, op: Op) -> Iterable[Site]:
         return (*op.outs, *(value for value in op.inputs if isinstance(value, Site)))
