@@ -28,6 +28,7 @@ class Framework:
         start_ranks: what to type to start several ranks, with `{ranks}` and `{program}` in it.
         loop_advice: what to do about a program in which no step was found.
         has_sessions: whether it has sessions and hooks of its own, which meet ours (`tensortap.seam.native`).
+        has_optimizers: whether it has optimizers of its own, by which updates are known.
 
     >>> [framework.title for framework in FRAMEWORKS]
     ['PyTorch', 'TensorFlow', 'JAX']
@@ -43,6 +44,7 @@ class Framework:
     start_ranks: str = ""
     loop_advice: str = ""
     has_sessions: bool = False
+    has_optimizers: bool = True
 
     @property
     def version(self) -> str | None:
@@ -103,6 +105,7 @@ FRAMEWORKS = (
         module="jax",
         packages=("jax",),
         library="libjax_common",
+        has_optimizers=False,
         loop_advice=(
             "it called nothing that was compiled. Put hooks around your loop with tt.jax.monitor, or make the step a "
             "session (docs/jax.md)"

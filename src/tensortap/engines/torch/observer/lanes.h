@@ -107,7 +107,10 @@ struct Lane {
   }
 
   // Whether the block is worth giving away with what is in it; otherwise a few records would keep a large one.
-  bool is_well_filled() const { return 2 * used >= data_size && 4 * count * sizeof(Row) >= row_size; }
+  // Where all was muted so far, there is none.
+  bool is_well_filled() const {
+    return rows != nullptr && data != nullptr && 2 * used >= data_size && 4 * count * sizeof(Row) >= row_size;
+  }
 
   LaneUse use() const { return {all_count + count, all_used + used}; }
 
