@@ -120,12 +120,13 @@ class Inputs {
   }
 
   void emit_source(int32_t node, Value value, const at::Tensor& tensor) {
+    const int64_t began = bad_.are_sought() ? recording_.now() : 0;
     const int kinds = recording_.emit(node, 0, tensor, false);
     if (kinds <= 0) return;
     bad_.note(value, kinds);
     bad_.note_arrival(value, tensor);
     const at::Tensor* output = &tensor;
-    bad_.show(nullptr, node, Outputs(output), kinds, recording_.last_time());
+    bad_.show(nullptr, node, Outputs(output), kinds, began);
   }
 
   // Names a tensor after the op that uses it first.

@@ -259,7 +259,8 @@ class Observer {
   void record_outputs(const Call& call, int32_t node) {
     const bool fresh = !call.op->is_view && call.written.empty();
     const int inherited = bad.kinds_of_inputs(call);
-    const int64_t began = recording.last_time();
+    // Looked at now: since the last record, the op may have waited for other ranks, and times are compared between them.
+    const int64_t began = bad.are_sought() ? recording.now() : 0;
     int kinds = 0;
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];

@@ -34,9 +34,6 @@ class Recording {
 
   void add_lane(const Lane& lane) { lanes_.push_back(lane); }
 
-  // The time of the last record of the run, or now if there is none: not after that of any to come.
-  int64_t last_time() { return last_time_ != 0 ? last_time_ : now(); }
-
   // Microseconds since the epoch, never less than before in a run.
   int64_t now() {
     timespec now;
