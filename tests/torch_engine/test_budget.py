@@ -18,6 +18,8 @@ from tensortap.analyze.session import search_session
 from tensortap.debug.time_budget import TimeBudget
 from tensortap.engines.torch.follow import follow
 from tensortap.engines.torch.glance import first_bad
+from tensortap.engines.torch.guard import Guard
+from tensortap.engines.torch.program import Program
 from tensortap.launch.watch import ScriptOptions, ScriptWatch
 from tensortap.reader import SessionDir
 from tensortap.watch.options import WatchOptions
@@ -471,3 +473,13 @@ def test_a_model_whose_call_failed_can_still_be_saved_and_copied(tmp_path):
             model.fails = False
     assert not model._forward_hooks
     assert watch.budget.bad is None
+
+
+def test_guards_that_end_in_any_order_leave_backward_passes_as_they_were():
+    before = torch.autograd._engine_run_backward
+    first, second = Guard(Program({"a": nn.Linear(1, 1)})), Guard(Program({"b": nn.Linear(1, 1)}))
+    first.listen()
+    second.listen()
+    first.stop_listening()
+    second.stop_listening()
+    assert torch.autograd._engine_run_backward is before

@@ -91,7 +91,10 @@ def ranks(tmp_path, text, world, *command):
 
 
 def watched(tmp_path, text, world=1):
-    alone, _ = ranks(tmp_path, text, world)
+    try:
+        alone, _ = ranks(tmp_path, text, world)
+    except AssertionError:  # PyTorch's own threads abort at the end of a process, now and then
+        alone, _ = ranks(tmp_path, text, world)
     output, errors = ranks(tmp_path, text, world, "-m", "tensortap", "run", "-o", str(tmp_path / "records"))
     assert output == alone
     return errors, search_session(SessionDir(tmp_path / "records"))

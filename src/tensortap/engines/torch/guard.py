@@ -26,6 +26,28 @@ __all__ = ["Guard", "SessionGuard"]
 
 LOSS = "the loss"
 
+_listening: list[Guard] = []
+_theirs: Any = None
+_ours: Any = None
+
+
+def _hear_of_backward() -> None:
+    """Stand before PyTorch's way into backward passes while a guard listens: once for all, whichever ends first."""
+    global _theirs, _ours
+    autograd: Any = torch.autograd
+    if _listening and _theirs is None:
+        _theirs = theirs = autograd._engine_run_backward
+
+        def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("accumulate_grad"):
+                for guard in tuple(_listening):
+                    guard.hear(outputs)
+            return theirs(outputs, *args, **kwargs)
+
+        _ours = autograd._engine_run_backward = run_backward
+    elif not _listening and _theirs is not None and autograd._engine_run_backward is _ours:
+        autograd._engine_run_backward, _theirs = _theirs, None
+
 
 class Guard:
     """Looks at a program when it is told to. Each look returns what is bad, in words, or None.
@@ -40,7 +62,6 @@ class Guard:
         self._odd_outputs: Any = WeakIdKeyDictionary()
         self._bad_loss = False
         self._went_back = False
-        self._theirs: Any = None
         self._thread = 0
 
     # --- what is no news ---------------------------------------------------------------------------
@@ -113,25 +134,22 @@ class Guard:
 
     def listen(self) -> None:
         """Look at what backward passes of this thread begin with, until told otherwise."""
-        autograd: Any = torch.autograd
         self._thread = threading.get_ident()
-        if self._theirs is None:
-            self._theirs = theirs = autograd._engine_run_backward
-
-            def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-                if kwargs.get("accumulate_grad") and threading.get_ident() == self._thread:
-                    self._before_backward(outputs)
-                return theirs(outputs, *args, **kwargs)
-
-            self._ours = autograd._engine_run_backward = run_backward
+        if self not in _listening:
+            _listening.append(self)
+            _hear_of_backward()
 
     def stop_listening(self) -> None:
         """Leave backward passes alone; harmless when called again."""
-        autograd: Any = torch.autograd
-        theirs, self._theirs = self._theirs, None
-        if theirs is not None and autograd._engine_run_backward is self._ours:
-            autograd._engine_run_backward = theirs
+        if self in _listening:
+            _listening.remove(self)
+            _hear_of_backward()
         self._bad_loss = False
+
+    def hear(self, outputs: Any) -> None:
+        """A backward pass begins, with these."""
+        if threading.get_ident() == self._thread:
+            self._before_backward(outputs)
 
     def _before_backward(self, outputs: Any) -> None:
         self._went_back = True
