@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tensortap.debug.copies import CopyChecks
 from tensortap.debug.run_directories import FLUSH_SECS, RunDirectories
 from tensortap.debug.time_budget import TimeBudget
 from tensortap.hooks.args import SessionRunArgs, SessionRunContext
@@ -63,6 +64,7 @@ class ScriptOptions:
             looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
+        compare: take checksums of what ranks hold copies of, now and then.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
     20
@@ -82,6 +84,7 @@ class ScriptOptions:
     budget: float | None = None
     interceptor: str | None = None
     fsync: bool = False
+    compare: bool = True
 
 
 def is_sample(index: int) -> bool:
@@ -144,6 +147,7 @@ class ScriptWatch:
         on_leave_out: called with the step whose update is left out.
         root: the session directory, claimed for this process.
         to_be_judged: how many runs that are over were suspected.
+        copies: when checksums are taken of what ranks hold copies of; None for never.
         prepares: the next run comes before all models and optimizers; it is kept only if a bad value is made in it.
         keeps_preparation: it was.
     """
@@ -170,6 +174,7 @@ class ScriptWatch:
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
         self.presence.budget = self.budget
+        self.copies: CopyChecks | None = CopyChecks(self.root) if options.compare else None
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
@@ -236,6 +241,8 @@ class ScriptWatch:
         if os.getpid() == self._pid:
             self._dumper.keep_last()
             _wait_for(shared_queue().drain, timeout, waiting)
+            if self.copies is not None:
+                self.copies.close()
             self._dumper.close(_GLANCE_SECS, self.error)
             _wait_for(self.is_settled, timeout, waiting)
 

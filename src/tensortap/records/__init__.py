@@ -19,6 +19,7 @@ from tensortap.records.device import Device, device_name
 from tensortap.records.node import Frame, Node, Position, TensorSpec, split_tensor_name, tensor_name
 from tensortap.records.record import Record
 from tensortap.records.run import Circumstances, RunInfo
+from tensortap.records.shard import Shard
 
 __all__ = [
     "MAX_BATCH_RANK",
@@ -33,6 +34,7 @@ __all__ = [
     "RecordBatch",
     "RecordKey",
     "RunInfo",
+    "Shard",
     "TensorSpec",
     "device_name",
     "split_tensor_name",

@@ -6,6 +6,7 @@
       sources/<sha256>.txt                  source files, once per distinct content
       health/task_<n>.sqlite3               health pills of all runs of one task
       processes/<pid>-<epoch ns>.json       what became of each process that wrote here
+      copies/rank_<n>-<pid>-<epoch ns>.jsonl  checksums of what ranks hold copies of, step by step
       run_<epoch µs>_<counter>/
         run.json                            description of the run
         <device>.index, <device>.data       records of one device
@@ -36,6 +37,7 @@ __all__ = [
     "check_marker",
     "compressed_path",
     "content_path",
+    "copies_folder",
     "device_stem",
     "health_path",
     "parse_run_name",
@@ -139,6 +141,11 @@ def health_path(root: Path, task: int) -> Path:
 def process_folder(root: Path) -> Path:
     """Where the processes of a session say what became of them."""
     return root / "processes"
+
+
+def copies_folder(root: Path) -> Path:
+    """Where ranks leave checksums of what they hold copies of."""
+    return root / "copies"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

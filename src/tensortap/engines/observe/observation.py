@@ -77,6 +77,7 @@ class Observation:
         failed: the exception an op raised and the node it would have been.
         profile: of a traced run, what was measured; None if it could not be.
         unrecorded: how many ops were only counted, because the run went over its limits.
+        met: when ranks first exchanged something, in microseconds since the epoch; 0 if nobody has seen that.
         came_from: of tensors that came bad from outside, the run and the tensor of it that they are from.
         gone: bad tensors whose memory was free when the run ended.
         faults: how many times observing itself failed; the program went on unharmed.
@@ -89,6 +90,7 @@ class Observation:
     failed: tuple[BaseException, Node] | None = None
     profile: StepProfile | None = None
     unrecorded: int = 0
+    met: int = 0
     came_from: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
     faults: int = 0

@@ -39,6 +39,11 @@ class Succession:
         self._intercepted: AbstractContextManager[Observation] | None = None
         self._seen = NOT_OBSERVED
 
+    @property
+    def met(self) -> int:
+        """When ranks first exchanged something in the last run, in microseconds since the epoch; 0 if they did not."""
+        return self._seen.met
+
     def begin(self, options: RunOptions | None) -> None:
         """A run begins, watched as the options say, which nobody changes afterwards; None for not at all."""
         session = self._session

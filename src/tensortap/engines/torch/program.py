@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from tensortap.engines.torch.shards import shard_of
 from tensortap.engines.torch.values import specs_of
 from tensortap.records import Node, Position
 
@@ -44,7 +45,16 @@ def variable_node(
 ) -> Node:
     """The node that stands for a tensor which exists before the run; without a position, it is held by a module."""
     phase, module = position or Position("parameter", module_holding(name))
-    return Node(name, op_type, outputs=specs_of((tensor,)), device=device, phase=phase, module=module)
+    shard = shard_of(tensor)
+    return Node(
+        name,
+        op_type,
+        outputs=specs_of((tensor,)),
+        device=device,
+        attributes={} if shard is None else shard.attributes,
+        phase=phase,
+        module=module,
+    )
 
 
 def module_holding(path: str) -> str | None:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from tensortap.engines.torch.groups import readable_group, with_ranks
+
 __all__ = ["UNINITIALISED", "Op", "dtype_by_number", "op_of"]
 
 # These return their input as it is (autograd makes them by itself, and not under every interceptor), so
@@ -22,6 +24,20 @@ _UNDECLARED_WRITES = {
     "aten::native_batch_norm": ("running_mean", "running_var"),
     "aten::cudnn_batch_norm": ("running_mean", "running_var"),
     "aten::miopen_batch_norm": ("running_mean", "running_var"),
+}
+
+# Nor does it of collectives.
+_WRITTEN_BY_COLLECTIVES = {
+    f"c10d::{name}": (argument,)
+    for argument, names in {
+        "tensors": "allreduce_ allreduce_coalesced_ broadcast_ reduce_ recv_ recv_any_source_",
+        "output_tensor": "_allgather_base_ _reduce_scatter_base_",
+        "output_tensors": "allgather_ alltoall_ gather_ scatter_ reduce_scatter_",
+        "output_lists": "allgather_coalesced_",
+        "outputs": "allgather_into_tensor_coalesced_ reduce_scatter_tensor_coalesced_",
+        "output": "alltoall_base_",
+    }.items()
+    for name in names.split()
 }
 
 _COMMUNICATION = ("c10d::", "_c10d_functional::", "c10d_functional::", "_dtensor::")
@@ -109,11 +125,14 @@ class Op:
             self.arguments = tuple(map(_Argument.of, arguments))
             self.argument_names = tuple(each.name for each in self.arguments)
             declared = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
+            declared |= set(_WRITTEN_BY_COLLECTIVES.get(self.op_type, ()))
             self.writes = frozenset(declared) | frozenset(_UNDECLARED_WRITES.get(self.op_type, ()))
             self.written_positions = tuple(
                 position for position, name in enumerate(self.argument_names) if name in self.writes
             )
             returned = sum(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
+            if self.op_type in _WRITTEN_BY_COLLECTIVES:  # some return it, besides the work to wait for
+                returned = sum("Tensor" in str(r.type) for r in schema.returns)
             # Some of what it writes is not among its results: `_foreach_add_` returns nothing.
             self.hides_writes = returned < len(self.written_positions)
             training = [each for each in ("training", "train") if each in self.argument_names]
@@ -190,6 +209,8 @@ class Op:
         found: dict[str, Any] = {"overload": self.overload} if self.overload else {}
         if not self.argument_names:
             return found
+        if self.is_communication:
+            args, kwargs = [readable_group(each) for each in args], {k: readable_group(v) for k, v in kwargs.items()}
         given = dict(self._named(args, kwargs))
         for argument in self.arguments:
             value = given.get(argument.name)
@@ -203,7 +224,7 @@ class Op:
                     found[argument.name] = _plain(value)
             elif argument.name in given:
                 found[argument.name] = _plain(value)
-        return found
+        return with_ranks(self.op_type, found) if self.is_communication else found
 
     def attributes_of_all(self, values: Sequence[Any]) -> Mapping[str, Any]:
         """`attributes` of a call that gives one value per argument of the schema: defaults at its end are left out.
@@ -248,7 +269,7 @@ class Op:
                     left_out.append(argument.name)
         for name in left_out:
             del found[name]
-        return found
+        return with_ranks(self.op_type, found) if self.is_communication else found
 
     @staticmethod
     def device_of(values: Sequence[Any]) -> torch.device | None:

@@ -21,9 +21,12 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from tensortap.engines.observe.limits import MOST_NODES
+from tensortap.engines.torch import devices
 from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.follow.copies import sums
 from tensortap.engines.torch.follow.data_loading import is_loading_data
 from tensortap.engines.torch.follow.entrances import Entrances
+from tensortap.engines.torch.follow.forked import world_size
 from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
@@ -176,7 +179,29 @@ class Follower:
         ends = self._present.ends_with_step(id(optimizer), map(id, self._optimizers))
         # Within the backward pass (an optimizer per parameter) the run goes on until a model is called.
         if ends and torch._C._current_autograd_node() is None:
+            self._look_at_copies()
             self._next_run()
+
+    def _look_at_copies(self) -> None:
+        """Take checksums of what other ranks have, too, before the next step changes it."""
+        checks, step = self._watch.copies, self._watch.seen.steps
+        if checks is None:
+            return
+        if self._runs.own_secs:
+            checks.worked(self._runs.own_secs)
+        if not checks.is_due(step) or world_size() < 2:
+            return
+        try:
+            checks.take(
+                step,
+                devices.rank(),
+                world_size(),
+                torch.initial_seed(),
+                lambda: sums(self._models.program),
+            )
+        except Exception:
+            log.warning("Ranks will not be compared: checksums could not be taken.", exc_info=True)
+            self._watch.copies = None
 
     def _on_skipped_step(self, optimizer: Optimizer) -> None:
         if self._is_here():

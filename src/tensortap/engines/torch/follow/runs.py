@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,6 +42,7 @@ class Runs:
         session: of the monitor.
         limits: beyond which a run is not recorded.
         suspected: how many runs were, when the present one began.
+        own_secs: how long the last run went on before ranks exchanged something in it; 0 if that is not known.
     """
 
     def __init__(self, watch: Watch, program: Program) -> None:
@@ -56,6 +58,8 @@ class Runs:
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
         self.suspected = 0
+        self.own_secs = 0.0
+        self._began = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -70,6 +74,7 @@ class Runs:
     def begin(self) -> None:
         """A run begins."""
         self.suspected = self._watch.seen.suspected
+        self._began = time.time()
         if len(self._watch.hooks) == 1:  # which wants nothing but to have runs watched
             wanted = self._watch.hooks[0].before_run(self._context)
             self._succession.begin(None if wanted is None else wanted.options)
@@ -93,6 +98,8 @@ class Runs:
                 block.__exit__(None, None, None)
             elif block is not None and error is not None:
                 block.__exit__(type(error), error, error.__traceback__)
+            met = self._succession.met if block is self._succession else 0
+            self.own_secs = max(0.0, met / 1e6 - self._began) if met else 0.0
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self.session.global_step = self._watch.seen.steps

@@ -46,6 +46,13 @@ class Watch(Protocol):
     def budget(self) -> Any:
         """Decides which runs are watched (`wants_next`, `ran`, `bad`, `owes`); None for all of them."""
 
+    @property
+    def copies(self) -> Any:
+        """When to take checksums of what ranks hold copies of (`is_due`, `worked`, `take`); None for never."""
+
+    @copies.setter
+    def copies(self, value: Any) -> None: ...
+
     def finds_unwatched(self, step: int, what: str) -> None:
         """Hear what is bad in a run that was not watched."""
 

@@ -134,6 +134,7 @@ class Decoder:
             observation.nodes[:] = self._nodes.executed()
             self._records.tell_of_bad(observation)
             observation.unrecorded = library.tt_unrecorded(handle)
+            observation.met = library.tt_met(handle)
             if plan.traced:
                 nbytes = _EXECUTION_BYTES * library.tt_execution_count(handle)
                 observation.executions += ctypes.string_at(library.tt_executions(handle), nbytes)

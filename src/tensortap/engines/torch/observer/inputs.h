@@ -82,7 +82,7 @@ class Inputs {
       const auto number = value.toComplexDouble();
       return mix(mix(hash, std::hash<double>()(number.real())), std::hash<double>()(number.imag()));
     }
-    return mix(hash, 10);
+    return mix(hash, communication_hash(value));
   }
 
   void read_tensor(Call& call, const at::Tensor& tensor, bool written) {

@@ -64,6 +64,8 @@ EXPORT Thread* tt_begin(Observer* observer, Plan* plan, int watches, int keep_ba
 EXPORT void tt_limit(Observer* observer, int64_t nodes, int64_t made, int64_t outside) {
   observer->run.limits = {size_t(nodes), size_t(made), size_t(outside)};
 }
+EXPORT int64_t tt_met(Observer* observer) { return observer->run.met; }
+
 EXPORT int64_t tt_unrecorded(Observer* observer) { return observer->run.unrecorded; }
 
 EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper, int mute_if_healthy) {

@@ -28,6 +28,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_delete_plan": (None, (_POINTER,)),
     "tt_begin": (_POINTER, (_POINTER, _POINTER, _INT, _INT)),
     "tt_limit": (None, (_POINTER, _LONG, _LONG, _LONG)),
+    "tt_met": (_LONG, (_POINTER,)),
     "tt_unrecorded": (_LONG, (_POINTER,)),
     "tt_add_lane": (None, (_POINTER, _INT, _DOUBLE, _DOUBLE, _INT)),
     "tt_install": (ctypes.c_uint64, ()),

@@ -15,6 +15,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "communication.h"
+
 // Of libtorch_python; its own header would bring in pybind11 and a minute of compilation.
 __attribute__((visibility("default"))) PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
 
@@ -135,8 +137,8 @@ inline PyObject* number_of(const at::Tensor& tensor) {
 }
 
 // An argument as Python can read it. Enumerations (dtype, layout, memory format) arrive as their number and devices
-// as their name; the schema tells which is which. What has a life of its own is an Ellipsis, an undefined tensor is
-// NotImplemented.
+// as their name; the schema tells which is which. Groups of ranks come by their name; what else has a life of its own is
+// an Ellipsis, an undefined tensor NotImplemented.
 inline PyObject* to_python(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -167,6 +169,8 @@ inline PyObject* to_python(const c10::IValue& value) {
     }
     return list.release();
   }
+  const std::string text = communication_text(value);
+  if (!text.empty()) return PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace");
   Py_INCREF(Py_Ellipsis);
   return Py_Ellipsis;
 }

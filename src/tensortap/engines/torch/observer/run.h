@@ -35,6 +35,7 @@ struct Run {
   size_t made = 0;  // nodes that had to be built
   bool in_modules = false;  // one has been called
   int64_t unrecorded = 0;  // ops over the limits
+  int64_t met = 0;  // when ranks first exchanged something, in microseconds since the epoch
   bool traced = false;
   std::vector<Execution> executions;
 
@@ -49,6 +50,7 @@ struct Run {
     made = 0;
     in_modules = false;
     unrecorded = 0;
+    met = 0;
     traced = false;
     executions.clear();
   }

@@ -1,0 +1,87 @@
+"""Checksums of what this rank holds copies of: gradients, parameters, buffers. Memory is read; nothing is communicated."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from tensortap.engines.torch.memory import asking_no_class, readable
+from tensortap.engines.torch.program import Program
+from tensortap.engines.torch.shards import shard_of
+from tensortap.records.copies import BUFFER, GRADIENT, PARAMETER, Copied
+from tensortap.store.checksum import crc32c
+
+__all__ = ["copies", "sums"]
+
+
+@asking_no_class
+def sums(program: Program) -> dict[Copied, int]:
+    """The checksums of all that can be read."""
+    found: dict[Copied, int] = {}
+    for copied, tensor in copies(program):
+        value = checksum(tensor)
+        if value is not None:
+            found[copied] = value
+    return found
+
+
+def copies(program: Program) -> Iterator[tuple[Copied, torch.Tensor]]:
+    """What of a program's state other ranks may have, too, each parameter after its gradient."""
+    meant, sliced = _wrapped(program)
+    for path, parameter in program.parameters():
+        shard = shard_of(parameter)
+        if shard is None and id(parameter) in sliced:
+            continue
+        if shard is not None and not all(each.startswith(("Shard", "Replicate")) for each in shard.placement):
+            continue  # sums of which each rank has a summand
+        part = "" if shard is None else shard.key
+        is_meant = shard is not None or id(parameter) in meant
+        if parameter.grad is not None:
+            yield Copied(GRADIENT, path, part, is_meant), parameter.grad
+        yield Copied(PARAMETER, path, part, is_meant), parameter
+    for path, buffer in program.buffers():
+        yield Copied(BUFFER, path), buffer
+
+
+def _wrapped(program: Program) -> tuple[set[int], set[int]]:
+    """Parameters that DDP keeps the same on all ranks, and those that FSDP of old has cut into slices of its own."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    meant: set[int] = set()
+    sliced: set[int] = set()
+    for root in program.modules.values():
+        for module in root.modules():
+            if isinstance(module, DistributedDataParallel):
+                ignored = set(getattr(module, "parameters_to_ignore", ()))
+                meant.update(id(each) for name, each in module.module.named_parameters() if name not in ignored)
+            elif isinstance(module, FullyShardedDataParallel):
+                sliced.update(map(id, module.parameters()))
+    return meant, sliced
+
+
+def checksum(tensor: torch.Tensor) -> int | None:
+    """Equal for equal bits; None for what cannot be read, or is not dense."""
+    elements = readable(tensor)
+    if elements is None or elements.layout is not torch.strided or elements.is_quantized or elements.is_nested:
+        return None
+    if not elements.is_cpu:
+        return _checksum_on_device(elements)
+    if not elements.is_contiguous():
+        elements = elements.detach().contiguous()
+    nbytes = elements.numel() * elements.element_size()
+    if not nbytes:
+        return 0
+    return crc32c((ctypes.c_char * nbytes).from_address(elements.data_ptr()))
+
+
+def _checksum_on_device(tensor: torch.Tensor) -> int | None:
+    """The same where the memory is another's: its own reduction, and one number copied."""
+    reduce: Any = getattr(torch, "hash_tensor", None)
+    if reduce is None:
+        return None
+    value = int(reduce(tensor.detach()).item())
+    return (value ^ value >> 32) & 0xFFFFFFFF
