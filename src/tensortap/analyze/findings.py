@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensortap.analyze.collectives import Arrival
 from tensortap.analyze.coverage import COMPLETE, Coverage
 from tensortap.analyze.health import Health
 from tensortap.records import Frame, Node
@@ -116,6 +117,9 @@ class Finding:
         cause: why.
         origin: what is known about where a value that came bad has come from, or where it was used first.
         during: what the program was doing: training with which learning rate, or evaluating; None if it is not known.
+        came_by: the collective by which it came from other ranks, None if it was made here.
+        parts: which parts of sharded tensors this rank has, in words, of those that have to do with it.
+        arrivals: how it came to other ranks.
     """
 
     run: int
@@ -137,6 +141,9 @@ class Finding:
     cause: Cause = UNEXPLAINED
     origin: Origin | None = None
     during: str | None = None
+    came_by: Node | None = None
+    parts: tuple[str, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
 
     @property
     def tensor(self) -> str:
@@ -177,6 +184,9 @@ class Finding:
             "during": self.during,
             "reached": list(self.reached),
             "propagators": list(self.propagators),
+            "came_by": None if self.came_by is None else self.came_by.name,
+            "parts": list(self.parts),
+            "arrivals": [each.as_dict() for each in self.arrivals],
         }
 
 

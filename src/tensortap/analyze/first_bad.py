@@ -18,15 +18,18 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tensortap.analyze.collectives import collective_behind
 from tensortap.analyze.explain import explain
 from tensortap.analyze.facts import RunFacts, module_of, phase_of
 from tensortap.analyze.findings import Cause, Finding, InputHealth, RunReport
 from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.reach import Judged
 from tensortap.analyze.verdicts import BAD, GOOD, INTENDED, PARTLY, UNKNOWN, Condition
-from tensortap.records import Node, split_tensor_name
+from tensortap.records import Node, Shard, split_tensor_name
 
 __all__ = ["Condition", "first_bad", "made_by_update", "maker_of", "search", "standing"]
+
+_FARTHEST_VIEW = 8
 
 MOST_FINDINGS = 20
 """Findings of one run that are looked into: once every weight is NaN, all of them are."""
@@ -152,7 +155,7 @@ def _locals_first(facts: RunFacts, tensors: list[str]) -> list[str]:
         node = facts.node_of(tensor)
         if node is None:
             return 0
-        if facts.operation(node).communicates:
+        if collective_behind(facts, node) is not None:
             return 2
         forward = facts.forward_of(node)
         return int(forward is not None and not everything.isdisjoint(facts.outputs_of(forward)))
@@ -189,7 +192,25 @@ def _finding(judged: Judged, tensor: str, consequences: Iterable[str] = ()) -> F
         reached=_reached(judged, (tensor, *spread)),
         is_certain=node.op_type != "?" and all(map(_is_certain, inputs)),
         during=_with_iteration(_during(facts, facts.times.get(tensor, 0)), node),
+        came_by=collective_behind(facts, node),
+        parts=_parts(facts, (tensor, *(each.tensor for each in inputs))),
     )
+
+
+def _parts(facts: RunFacts, tensors: Iterable[str]) -> tuple[str, ...]:
+    """What this rank has of the sharded parameters among some tensors, or behind their views."""
+    said: dict[str, None] = {}
+    for tensor in tensors:
+        name = facts.gradient_tensors.get(tensor) or facts.written_variable(tensor)
+        node = facts.nodes.get(name) if name is not None else facts.node_of(tensor)
+        for _ in range(_FARTHEST_VIEW):
+            if node is None or not node.inputs or not facts.is_view(node):
+                break
+            node = facts.node_of(node.inputs[0])
+        shard = None if node is None else Shard.of_attributes(node.attributes)
+        if node is not None and shard is not None and shard.words:
+            said[f"rank {facts.info.task}: {shard.words} of {node.name}"] = None
+    return tuple(said)
 
 
 def made_by_update(facts: RunFacts, update: Node, health: Health) -> Finding:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tensortap.analyze.copies import odd_ranks
 from tensortap.pill import PILL_OP
 
 __all__ = ["Difference", "RankComparison", "Reading", "RunReadings", "compare_ranks"]
@@ -152,7 +153,7 @@ def compare_ranks(runs: Iterable[RunReadings]) -> RankComparison:
                 *key,
                 run=run.run,
                 step=run.step,
-                odd_ranks=_odd(values),
+                odd_ranks=odd_ranks(values),
                 equal_runs=equal_runs[key],
                 values=values,
                 timestamp=min(reading.timestamp for reading in seen.values()),
@@ -180,10 +181,3 @@ def _readable(debug_op: str, value: bytes) -> Any:
     if debug_op == PILL_OP and len(value) % 8 == 0:
         return list(struct.unpack(f"<{len(value) // 8}d", value))
     return value[:64].hex()
-
-
-def _odd(values: Mapping[int, bytes]) -> tuple[int, ...]:
-    common, count = Counter(values.values()).most_common(1)[0]
-    if count * 2 <= len(values):
-        return tuple(values)
-    return tuple(rank for rank, value in values.items() if value != common)

@@ -12,7 +12,7 @@ from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.nearest import only_carries
 from tensortap.analyze.verdicts import BAD, GOOD, PARTLY, UNKNOWN, Condition, Verdicts
 from tensortap.analyze.vocabulary import operation_of
-from tensortap.analyze.vocabulary.canonical import LEAVES, UNSCALES, Operation
+from tensortap.analyze.vocabulary.canonical import LEAVES, UNSCALES, UNWRITTEN, Operation
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Judged"]
@@ -100,6 +100,8 @@ class Judged(Verdicts):
         """The bad tensors from which a bad value went on to something that matters."""
         pending = [tensor for tensor in self.bad if self._matters(tensor)]
         pending += self._came_back(pending)
+        rehearsed = self._rehearsed(pending)
+        pending = [tensor for tensor in pending if tensor not in rehearsed]
         self.was_skipped = bool(pending) and self._was_skipped(pending)
         reaching = set(pending)
         while pending:
@@ -108,6 +110,36 @@ class Judged(Verdicts):
                     reaching.add(tensor)
                     pending.append(tensor)
         return reaching
+
+    def _rehearsed(self, mattering: list[str]) -> set[str]:
+        """What comes of memory that nobody wrote, and never came near a gradient or a parameter, before a good loss.
+
+        Pipelines go through their stages once like that, to learn the shapes of what they will exchange.
+        """
+        found: set[str] = set()
+        for tensor in mattering:
+            if tensor in found or not self.is_loss(tensor):
+                continue
+            maker = self.maker_of(tensor)
+            node = self.facts.node_of(maker)
+            if node is None or not any(map(self._is_unwritten, node.inputs)):
+                continue
+            came_of = {maker, *self.spread(maker)}
+            if any(
+                self._is_gradient(each) or self.facts.written_variable(each) is not None for each in came_of
+            ):
+                continue
+            order = self.facts.order
+            if any(
+                self.verdicts.get(each) == GOOD and order[each] > order[tensor]
+                for each in self._losses & order.keys()
+            ):
+                found |= came_of
+        return found
+
+    def _is_unwritten(self, tensor: str) -> bool:
+        node = self.facts.node_of(tensor)
+        return node is not None and self.facts.operation(node).name in UNWRITTEN
 
     def _came_back(self, mattering: list[str]) -> list[str]:
         """Bad values that left as numbers before a bad value was made with a number: a learning rate, most likely."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.analyze.collectives import Arrival, collective_words
 from tensortap.analyze.coverage import Coverage
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.analyze.findings import UNEXPLAINED, Finding, Origin, Report, RunReport
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, RunRef, SessionDir
 
 __all__ = ["search_run", "search_session"]
+
+_LATER_RUNS, _MOST_LATER = 4, 256
+"""In how many runs after the first bad one the way of its value to other ranks is looked for."""
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 """Passes through what it is given, and shows how far it is."""
@@ -91,6 +95,9 @@ def search_session(
             )
         first = _maybe_received(made or _told_whole(session, first, home, runs), coverage, home)
         first = _maybe_unseen(first, coverage)
+        if len(session.tasks()) > 1 and condition is None and only is None:
+            after = [run for run in chosen if run.index > first.run]
+            first = replace(first, arrivals=_arrivals(first, reports, after))
         reports = [_with_first(report, first) for report in reports]
     counts = session.counts()
     missing = counts.get("dropped", 0) + counts.get("failed", 0)
@@ -181,10 +188,43 @@ def _precedes(one: Finding, other: Finding) -> bool:
     """Whether one finding comes before another: by step, then made before received, then by the clock."""
 
     def key(finding: Finding) -> tuple[int, bool, int]:
-        received = operation_of(finding.node.op_type).communicates
-        return finding.run, received, finding.timestamp
+        return finding.run, finding.came_by is not None, finding.timestamp
 
     return key(one) < key(other)
+
+
+def _arrivals(first: Finding, reports: Sequence[RunReport], later: Sequence[RunRef]) -> tuple[Arrival, ...]:
+    """How a bad value came to the other ranks: in the same run, or in one of the next."""
+    found: dict[int, Arrival] = {}
+
+    def note(report: RunReport) -> None:
+        if report.findings and report.rank != first.rank and report.rank not in found:
+            found[report.rank] = _arrival(report.findings[0])
+
+    for report in reports:
+        if report.run >= first.run:
+            note(report)
+    numbers = sorted({run.index for run in later})[:_LATER_RUNS]
+    for run in later[:_MOST_LATER]:
+        if run.index in numbers:
+            try:
+                note(search(_facts_of_run(run, later), explained=False))
+            except (OSError, ValueError):
+                continue
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def _arrival(finding: Finding) -> Arrival:
+    step = finding.step if finding.step >= 0 else finding.run
+    by = finding.came_by
+    how = f"by {collective_words(by)}" if by is not None else f"where {finding.node.name} was bad first"
+    return Arrival(
+        finding.rank,
+        finding.run,
+        finding.step,
+        None if by is None else by.name,
+        f"to rank {finding.rank} in step {step}, {how}",
+    )
 
 
 def _with_first(report: RunReport, first: Finding) -> RunReport:
@@ -284,7 +324,8 @@ def _maybe_received(first: Finding, coverage: Coverage, facts: RunFacts | None) 
     givers = [] if facts is None else [facts.node_of(each.tensor) for each in first.inputs]
     op_types = {each.op_type for each in (first.node, *givers) if each is not None}
     is_reduced = first.node.op_type == "AccumulateGrad"
-    if not coverage.missing or not (is_reduced or any(operation_of(each).communicates for each in op_types)):
+    came = first.came_by is not None or any(operation_of(each).communicates for each in op_types)
+    if not coverage.missing or not (is_reduced or came):
         return first
     told = "" if first.origin is None else f"{first.origin.sentence} "
     warning = f"{coverage.missing_sentence} What ranks exchange may have come bad from there."

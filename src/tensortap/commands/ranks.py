@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 HELP = "compare the ranks of a job: which differs first"
 DESCRIPTION = """Compare what the ranks of one job recorded, run by run.
 
+Under `tensortap run`, every rank takes checksums of its parameters, gradients and buffers after steps of its
+optimizers, and notes how long it works before it meets the others. Copies that were the same on all ranks and then
+are not, copies that never were though they are meant to be (DDP, replicas of a DTensor), and ranks that the others
+wait for are named.
+
 A tensor that was the same on all ranks and then is not has diverged: parameters and reduced gradients should
 never do that. What differs from the first run on, as activations do because every rank has its own data, is
 counted and shown with --all. Health pills, hashes and NaN counts are compared, exactly. The rank that went bad
 first is named, and so are ranks that did not finish, with the operation and the line they stand at.
 
-The exit code is 1 if a rank went bad, 3 if none did but one did not finish or was not watched, 2 for mistakes and
-otherwise 0, whatever diverged.
+The exit code is 1 if a rank went bad or copies that are meant to be the same are not, 3 if neither but one did not
+finish or was not watched, 2 for mistakes and otherwise 0.
 
   tensortap ranks dumps                        the first tensors that diverged
   tensortap ranks dumps -n weight              only tensors whose name contains weight
@@ -51,11 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
+    from tensortap.analyze.copies import compare_copies
     from tensortap.analyze.ranks import compare_ranks
     from tensortap.analyze.session import search_session
     from tensortap.commands.common import open_directory
     from tensortap.reader import SessionDir
     from tensortap.reader.rank_readings import COMPARED_OPS, rank_readings
+    from tensortap.report.copies import copies_sentences
+    from tensortap.store.copies import read_copies
 
     session = open_directory(options.directory)
     if not isinstance(session, SessionDir):
@@ -65,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
     found = compare_ranks(
         rank_readings(session, options.op or COMPARED_OPS, part=options.name, last=options.last)
     )
+    checks, unreadable = read_copies(Path(session.root))
+    copies = compare_copies(checks)
+    session.notices.extend(unreadable)
     report = search_session(session)
     coverage = report.coverage
     if options.json:
@@ -72,20 +83,24 @@ def run(options: argparse.Namespace) -> int:
         print_json(
             {
                 **found.as_dict(),
+                "copies": copies.as_dict(),
                 "first_bad": bad,
                 "coverage": coverage.as_dict(),
                 "notices": session.notices,
             }
         )
     else:
+        _print_bad(report)
+        for sentence in copies_sentences(copies):
+            print(sentence)
         _print(found, report, options)
         say([*coverage.remarks, *session.notices])
-    if report.is_bad:
+    if report.is_bad or copies.first is not None:
         return 1
     return 0 if coverage.is_complete else NOT_ALL_SEEN
 
 
-def _print(found: RankComparison, report: Report, options: argparse.Namespace) -> None:
+def _print_bad(report: Report) -> None:
     for sentence in report.coverage.sentences:
         print(sentence)
     bad = report.first_bad
@@ -93,6 +108,9 @@ def _print(found: RankComparison, report: Report, options: argparse.Namespace) -
         line = "" if bad.source is None else f", {short_path(bad.source.file)}:{bad.source.line}"
         whom = " of those that were watched" if report.coverage.missing else ""
         print(f"Rank {bad.rank} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
+
+
+def _print(found: RankComparison, report: Report, options: argparse.Namespace) -> None:
     if not found.runs:
         print("No run was recorded by two ranks.")
         return

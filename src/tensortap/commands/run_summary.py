@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands.common import size_text
@@ -72,6 +73,11 @@ def summary_page(watch: Any, report: Report, root: str, rank: int, question: str
         commands = [["why", where + question], ["ls", where, "--run", str(found.run), *task, "--bad"]]
     for number, sentence in enumerate(report.coverage.sentences):
         page.field("" if number else "unseen", sentence, "yellow")
+    said_of_ranks = _of_ranks(watch.root)
+    for number, sentence in enumerate(said_of_ranks):
+        page.field("" if number else "ranks", sentence, "red")
+    if said_of_ranks:
+        commands.append(["ranks", where])
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
     page.field("kept", f"{count(report.runs, 'run')}, {size_text(session_size(report.directory))}, in {root}")
@@ -81,6 +87,15 @@ def summary_page(watch: Any, report: Report, root: str, rank: int, question: str
     for number, words in enumerate(commands):
         page.command("" if number else "next", ["tensortap", *words])
     return page
+
+
+def _of_ranks(root: Path) -> list[str]:
+    """Which rank is different, or slow, if one is."""
+    from tensortap.analyze.copies import compare_copies
+    from tensortap.report.copies import copies_sentences
+    from tensortap.store.copies import read_copies
+
+    return copies_sentences(compare_copies(read_copies(root)[0]), is_short=True)
 
 
 def _budget_text(budget: Any) -> str:

@@ -124,6 +124,7 @@ def _facts(
         "executions": executions if executions > 1 else None,
     }
     try:
+        facts["part"] = _part(dump, datum)
         facts["op"] = dump.node_op_type(datum.node_name, datum.device_name)
         facts["inputs"] = ", ".join(dump.node_inputs(datum.node_name, device_name=datum.device_name))
         stack = dump.node_traceback(datum.node_name)
@@ -131,6 +132,21 @@ def _facts(
     except (LookupError, ValueError):
         pass  # the graph of a run that died is not there; the value is
     return facts
+
+
+def _part(dump: DebugDumpDir, datum: DebugTensorDatum) -> str | None:
+    """Which part of a sharded tensor this is, and of whom."""
+    from tensortap.analyze.facts import facts_of_dump
+    from tensortap.records import Shard
+
+    node = facts_of_dump(dump).nodes.get(datum.node_name.removeprefix("gradients/"))
+    shard = None if node is None else Shard.of_attributes(node.attributes)
+    if node is None or shard is None:
+        return None
+    rank = datum.device_name.partition("task:")[2].partition("/")[0]
+    where = ", ".join(f"{dim}: {place}" for dim, place in zip(shard.mesh, shard.coordinate, strict=False))
+    whole = shard.words or "all"
+    return f"rank {rank}: {whole} of {node.name} ({', '.join(shard.placement)} on {where})"
 
 
 def _form(

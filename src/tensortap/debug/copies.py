@@ -24,8 +24,10 @@ log = logging.getLogger("tensortap.hooks")
 SHARE = 0.02
 """Of the time of a step that checks may take."""
 _CHECKS_PER_DOUBLING = 256
-"""A file stays small however long the training is: from so many steps on, only every second step is looked at, and so on."""
+"""A file stays small however long the training is: from so many steps on every second one is looked at, and so on."""
 _LONGEST = 1 << 20
+_ALWAYS = 16
+"""The first steps are all looked at: what goes wrong in them is in how the job was set up."""
 
 
 class CopyChecks:
@@ -54,17 +56,21 @@ class CopyChecks:
 
     def is_due(self, step: int) -> bool:
         """Whether to look after this step."""
+        if self._failed or step < _ALWAYS:
+            return not self._failed
         floor = 1
         while floor * _CHECKS_PER_DOUBLING <= step and floor < _LONGEST:
             floor *= 2
-        return not self._failed and step % max(floor, self._every) == 0
+        return step % max(floor, self._every) == 0
 
     def worked(self, secs: float) -> None:
         """A step went by in which this rank worked so long before it exchanged something with the others."""
         self._own_secs += secs
         self._own_steps += 1
 
-    def take(self, step: int, rank: int, world: int, seed: int, sums: Callable[[], dict[Copied, int]]) -> None:
+    def take(
+        self, step: int, rank: int, world: int, seed: int, sums: Callable[[], dict[Copied, int]]
+    ) -> None:
         """Look now; it is written in the background."""
         began = self._clock()
         found = sums()

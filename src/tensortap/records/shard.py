@@ -54,7 +54,11 @@ class Shard:
         for dim, (begin, size, of) in enumerate(zip(self.offset, self.shape, self.whole, strict=True)):
             if size == of:
                 continue
-            what = ("rows", "columns")[dim] if dim < 2 and len(self.whole) > 1 else f"elements of dimension {dim}"
+            what = (
+                ("rows", "columns")[dim]
+                if dim < 2 and len(self.whole) > 1
+                else f"elements of dimension {dim}"
+            )
             if len(self.whole) == 1:
                 what = "elements"
             said.append(f"no {what} of {of}" if size == 0 else f"{what} {begin}–{begin + size - 1} of {of}")
@@ -80,6 +84,8 @@ class Shard:
             if not len(whole) == len(offset) == len(shape):
                 return None
             placement, mesh = (tuple(map(str, attributes.get(each) or ())) for each in (_PLACEMENT, _MESH))
-            return cls(whole, offset, shape, placement, mesh, tuple(map(int, attributes.get(_COORDINATE) or ())))
+            return cls(
+                whole, offset, shape, placement, mesh, tuple(map(int, attributes.get(_COORDINATE) or ()))
+            )
         except (KeyError, TypeError, ValueError):
             return None

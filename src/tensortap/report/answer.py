@@ -16,6 +16,7 @@ from tensortap.report.page import Page, Piece
 
 __all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "not_looked_at", "short_function", "short_path"]
 
+_SHOWN_ARRIVALS = 8
 SHOWN_INPUTS = 6
 """Inputs of one node that are listed: a stack of a batch may have hundreds."""
 
@@ -170,6 +171,8 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
         if len(finding.inputs) > SHOWN_INPUTS:
             page.field("", f"and {len(finding.inputs) - SHOWN_INPUTS} more", "dim")
     page.columns("output", [[finding.tensor, (str(finding.health), "red")]])
+    for number, part in enumerate(finding.parts[:SHOWN_INPUTS]):
+        page.field("" if number else "part", part)
     if finding.propagators:
         count = _many(len(finding.propagators), "tensor")
         reached = f", reaching {', '.join(finding.reached)}" if finding.reached else ""
@@ -177,6 +180,10 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
     else:
         itself = f", but it is {', '.join(finding.reached)}" if finding.reached else ""
         page.field("spread", f"to nothing else that was recorded{itself}", "dim")
+    for arrival in finding.arrivals[:_SHOWN_ARRIVALS]:
+        page.field("", arrival.words)
+    if len(finding.arrivals) > _SHOWN_ARRIVALS:
+        page.field("", f"and to {len(finding.arrivals) - _SHOWN_ARRIVALS} more ranks", "dim")
 
 
 def _own_line(finding: Finding) -> Frame | None:

@@ -90,7 +90,9 @@ def _age(path: Path) -> tuple[int, str]:
 
 def _read(path: Path) -> RankChecks:
     with path.open("rb") as file:
-        lines = file.read(_MOST_BYTES).split(b"\n")[:-1]  # what comes after the last end of a line is not complete
+        lines = file.read(_MOST_BYTES).split(b"\n")[
+            :-1
+        ]  # what comes after the last end of a line is not complete
     if not lines:
         raise ValueError("it is empty")
     head = json.loads(lines[0])
@@ -105,6 +107,6 @@ def _read(path: Path) -> RankChecks:
         if len(text) != 8 * len(copied):
             raise ValueError(f"{len(text) // 8} checksums of {len(copied)} tensors")
         sums = {each: int(text[8 * i : 8 * i + 8], 16) for i, each in enumerate(copied)}
-        numbers = (float(told[each]) for each in ("step_secs", "own_secs"))
-        checks.append(CopyCheck(int(told["step"]), float(told["at"]), int(told["steps"]), *numbers, sums))
+        took, own = float(told["step_secs"]), float(told["own_secs"])
+        checks.append(CopyCheck(int(told["step"]), float(told["at"]), int(told["steps"]), took, own, sums))
     return RankChecks(int(head["rank"]), int(head["world"]), str(head["host"]), int(head["seed"]), checks)

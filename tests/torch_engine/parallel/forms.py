@@ -164,7 +164,10 @@ def zero(model: Model) -> Step:
 
 def local_sgd(model: Model) -> Step:
     """Ranks go their own way and meet at the average after every second step."""
-    step, parameters = trained(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)), list(model.parameters())
+    step, parameters = (
+        trained(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)),
+        list(model.parameters()),
+    )
 
     def averaged(number: int) -> Tensor | None:
         loss = step(number)

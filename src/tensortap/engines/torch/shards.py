@@ -1,4 +1,4 @@
-"""Which part of a tensor this rank holds, as a `DTensor` says it. Nothing is communicated, and no operation executed."""
+"""Which part of a tensor this rank holds, as a `DTensor` says it. Nothing is communicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checksums of what this rank holds copies of: gradients, parameters, buffers. Memory is read; nothing is communicated."""
+"""Checksums of what this rank holds copies of: gradients, parameters, buffers. Memory is read, nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def _wrapped(program: Program) -> tuple[set[int], set[int]]:
         for module in root.modules():
             if isinstance(module, DistributedDataParallel):
                 ignored = set(getattr(module, "parameters_to_ignore", ()))
-                meant.update(id(each) for name, each in module.module.named_parameters() if name not in ignored)
+                meant.update(
+                    id(each) for name, each in module.module.named_parameters() if name not in ignored
+                )
             elif isinstance(module, FullyShardedDataParallel):
                 sliced.update(map(id, module.parameters()))
     return meant, sliced
@@ -66,7 +68,12 @@ def _wrapped(program: Program) -> tuple[set[int], set[int]]:
 def checksum(tensor: torch.Tensor) -> int | None:
     """Equal for equal bits; None for what cannot be read, or is not dense."""
     elements = readable(tensor)
-    if elements is None or elements.layout is not torch.strided or elements.is_quantized or elements.is_nested:
+    if (
+        elements is None
+        or elements.layout is not torch.strided
+        or elements.is_quantized
+        or elements.is_nested
+    ):
         return None
     if not elements.is_cpu:
         return _checksum_on_device(elements)

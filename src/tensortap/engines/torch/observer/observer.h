@@ -115,7 +115,7 @@ class Observer {
     }
     const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
     if (line.prints || op->index == kNone) return;
-    if (op->is_meeting && run.met == 0) run.met = recording.now();
+    if (op->is_collective && run.met == 0) run.met = recording.now();
     call.start(op, run.id);
     call.number = thread.calls - 1;
     call.uncaught = std::uncaught_exceptions();

@@ -28,7 +28,6 @@ struct Operator {
   bool keeps_written = false;  // some of what it writes is not among its results
   bool leaves_garbage = false;  // its output is memory as it was found
   bool is_collective = false, is_wait = false;
-  bool is_meeting = false;  // every rank waits there for what all of them bring
   int training_argument = kNone;  // it writes only if this argument is true
   std::vector<uint8_t> written;   // by argument
   std::optional<c10::OperatorHandle> handle;
@@ -104,7 +103,6 @@ class Operators {
     op.leaves_garbage = leaves_garbage;
     op.is_collective = is_collective;
     op.is_wait = is_wait;
-    op.is_meeting = is_collective && op.name.find("broadcast") == std::string::npos && op.name.find("barrier") == std::string::npos;
     if (PyTuple_Size(written) > 0) op.written.resize(op.argument_count);
     for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
       op.written[PyLong_AsSize_t(PyTuple_GET_ITEM(written, i))] = 1;
