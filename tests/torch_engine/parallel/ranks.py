@@ -24,18 +24,26 @@ def ranks(program, tmp_path, *arguments, world=2, root=None):
         "OMP_NUM_THREADS": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
+    # Into files: a rank whose pipe is full would have the others wait for it.
+    paths = [(Path(f"{meeting}-{rank}.out"), Path(f"{meeting}-{rank}.err")) for rank in range(world)]
+    files = [tuple(path.open("w") for path in pair) for pair in paths]
     started = [
         subprocess.Popen(
             [sys.executable, *watched, str(HERE / program), str(meeting), *arguments],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=output,
+            stderr=errors,
             cwd=tmp_path,
         )
-        for rank in range(world)
+        for rank, (output, errors) in enumerate(files)
     ]
-    ended = [process.communicate(timeout=patient(240)) for process in started]
-    for process, (_, errors) in zip(started, ended, strict=True):
-        assert process.returncode == 0, errors
-    return [output for output, _ in ended], [errors for _, errors in ended]
+    try:
+        codes = [process.wait(timeout=patient(240)) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+        for each in (file for pair in files for file in pair):
+            each.close()
+    said = [[path.read_text() for path in pair] for pair in paths]
+    assert not any(codes), said
+    return [output for output, _ in said], [errors for _, errors in said]

@@ -57,7 +57,8 @@ class Contents {
   bool has_arrived(const Call& call, Memory& memory, Value value, bool written) {
     const bool is_under_way = memory.content == Content::kArriving || memory.content == Content::kRefilled;
     const Operator& op = *call.op;
-    if (!is_under_way || written || !call.is_by_program || op.is_view || op.is_collective || op.is_wait) return false;
+    if (!is_under_way || !call.is_by_program || op.is_view || op.is_collective || op.is_wait) return false;
+    if (written && (op.overwrites || memory.content == Content::kRefilled)) return false;
     memory.content = Content::kThere;
     return value == memory.arriving;
   }

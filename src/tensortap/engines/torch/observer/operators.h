@@ -28,6 +28,7 @@ struct Operator {
   bool keeps_written = false;  // some of what it writes is not among its results
   bool leaves_garbage = false;  // its output is memory as it was found
   bool is_collective = false, is_wait = false;
+  bool overwrites = false;  // what it writes into, without a look at it
   int training_argument = kNone;  // it writes only if this argument is true
   std::vector<uint8_t> written;   // by argument
   std::optional<c10::OperatorHandle> handle;
@@ -103,6 +104,11 @@ class Operators {
     op.leaves_garbage = leaves_garbage;
     op.is_collective = is_collective;
     op.is_wait = is_wait;
+    for (const char* each : {"copy_", "fill_", "zero_", "set_", "resize_", "normal_", "uniform_"}) {
+      const std::string ending(each);
+      const size_t size = op.name.size();
+      if (size > ending.size() && op.name.compare(size - ending.size(), ending.size(), ending) == 0) op.overwrites = true;
+    }
     if (PyTuple_Size(written) > 0) op.written.resize(op.argument_count);
     for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
       op.written[PyLong_AsSize_t(PyTuple_GET_ITEM(written, i))] = 1;
