@@ -1,4 +1,4 @@
-// Sees every operator of a run through PyTorch's own RecordFunction, without touching Python for what it has seen
+// Sees every operator of a run (fallback.h says how), without touching Python for what it has seen
 // before. The meaning of everything here (names, scopes, dataflow, which ops count) is that of recorder.py; what is
 // new is decoded by Python once (decoder.py) and recognised afterwards.
 //
