@@ -22,6 +22,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensortap.engines.tensorflow.functions import Functions
 from tensortap.engines.tensorflow.hosting import HostedRun
 from tensortap.engines.tensorflow.session import session_of
+from tensortap.engines.tensorflow.tapes import follow_tapes
 from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
 from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.seam.structure import leaves
@@ -54,6 +55,7 @@ class Follower:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._compiled_told = False
+        self._leave_tapes: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Learn of runs and calls from now on."""
@@ -83,6 +85,7 @@ class Follower:
         ]
         for owner, name, ours, _ in self._replaced:
             setattr(owner, name, ours)
+        self._leave_tapes = follow_tapes()
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
@@ -90,6 +93,8 @@ class Follower:
         for owner, name, ours, theirs in self._replaced:
             if getattr(owner, name) is ours:
                 setattr(owner, name, theirs)
+        leave, self._leave_tapes = self._leave_tapes, lambda: None
+        leave()
 
     # --- what is a run -----------------------------------------------------------------------------
 
