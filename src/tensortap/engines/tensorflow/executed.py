@@ -120,7 +120,11 @@ class KnownGraph:
         self._executed = executed
         origins = Origins(graph)
         body, prefix = graph.body_of(executed)
-        found = [origins.find(each.name, body, prefix) for each in executed.nodes]
+        found = [
+            (graph.argument(each.name, body, prefix) if each.op == "_Arg" and body is not None else None)
+            or origins.find(each.name, body, prefix)
+            for each in executed.nodes
+        ]
         self._names = _names(executed, found, body is not None)
         self._taps = {f"^{each.name}" for each in executed.nodes if each.op == _TAP}
         self._returning = {each.name for each in executed.nodes if each.op.endswith("NextIteration")}

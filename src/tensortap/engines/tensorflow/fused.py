@@ -7,6 +7,7 @@ lines of all ops inside of it, and as its own line that of the first op that can
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -30,9 +31,8 @@ _NEVER_INSIDE = frozenset(
         "VariableV2",
     ]
 )
-_HARMLESS = frozenset(
-    ["Abs", "Asinh", "Atan", "BiasAdd", "Ceil", "Cos", "Elu", "Floor", "LeakyRelu", "Neg", "Relu", "Relu6"]
-    + ["Rint", "Round", "Selu", "Sigmoid", "Sin", "Tanh"]
+_HARMLESS = re.compile(
+    "Abs|Asinh|Atan|BiasAdd|Ceil|Cos|Elu|Floor|LeakyRelu|Neg|Relu6?|Rint|Round|Selu|Sigmoid|Sin|Tanh"
 )
 """They make no NaN and no infinity of finite numbers."""
 
@@ -62,7 +62,7 @@ class Fused:
         steps = attributes.get("op_names")
         count = len(steps) if steps else 1 + len(attributes.get("fused_ops") or ())
         inside = self._inside(op, count)
-        first = next((part for part in inside if part.type not in _HARMLESS), inside[0])
+        first = next((part for part in inside if not _HARMLESS.fullmatch(part.type)), inside[0])
         named = {"fused": [_with_line(part) for part in inside]} if len(inside) > 1 else {}
         return replace(node, attributes={**attributes, **named}, stack=stack_of(first) or node.stack)
 
