@@ -1,4 +1,4 @@
-"""Debug servers and runs of TensorFlow: wrappers, gates, breakpoints, and values put in place; ours and TensorFlow's."""
+"""Debug servers and runs of TensorFlow: wrappers, gates, breakpoints, values put in place; servers of ours and theirs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import tensortap as tt
 from tensortap.reader.session_dir import SessionDir
 from tensortap.server import DebugServer, WatchKey
-from tensortap.server.debug_server import DebugServer
 from tests.debug.test_grpc import QUICK, READ_WRITE, proto
 from tests.debug.test_grpc_tensorflow import STREAM, TensorFlowServer
 from tests.patience import patient
@@ -44,8 +43,6 @@ def test_wrappers_stream_what_a_dump_has(v1, model, raw, server, tmp_path, wrapp
     wrapped.run(model.loss, {model.x: model.data})
     dumping = tt.DumpingDebugWrapperSession(raw, tmp_path / "dumps")
     dumping.run(model.loss, {model.x: model.data})
-    if whose == "monitored":
-        session.close()
     wrapped.close()
     streamed, dumped = SessionDir(server.root / "job").run(-1), SessionDir(tmp_path / "dumps").run(0)
     keys = {datum.watch_key for datum in streamed.dumped_tensor_data}

@@ -114,8 +114,6 @@ class Watchable:
         self.watches = Watches(self)
         self.circumstances = Circumstances()
         self.faults = 0
-        self.last_nodes: list[Node] = []
-        """What the last watched run has executed."""
         self.known_bad: set[str] = set()
         """What was bad in runs that were watched: no news to a guard."""
         self._guarding = threading.local()
@@ -191,8 +189,7 @@ class WatchedRun:
         if self._options.debug_options.debug_tensor_watch_opts:
             from tensortap.sink.publisher import Publisher
 
-            foreseen = self._session.last_nodes or list(self._session.graph.nodes)
-            self._publisher = Publisher(self._options.debug_options, self.info, known_nodes=foreseen)
+            self._publisher = Publisher(self._options.debug_options, self.info)
         stops = frozenset[str]() if self._publisher is None else self._publisher.breakpoints
         self._watched = self._session.watches.of(self._options, stops)
         self._watched.on_full[id(self)] = lambda: _drain_soon(self)
@@ -248,7 +245,7 @@ class WatchedRun:
                 if seen.dropped:
                     for sink in publisher.sinks:
                         sink.counts.drop("values of the run did not fit into memory", seen.dropped)
-            self.nodes = self._session.last_nodes = self._executed(self._graphs)
+            self.nodes = self._executed(self._graphs)
             self._close(publisher, error)
         except Exception:
             self.faults += 1
