@@ -1,4 +1,4 @@
-"""Debug servers and runs of TensorFlow: wrappers, gates, breakpoints, values put in place; servers of ours and theirs."""
+"""Debug servers, ours and TensorFlow's: wrappers, gates, breakpoints and values put in place in runs of TensorFlow."""
 
 from __future__ import annotations
 
