@@ -72,7 +72,7 @@ class Again:
         before, self._session.global_step = self._session.global_step, 0
         step = pending.number if works_out_gradients else pending.step
         circumstances = Circumstances(
-            trains=pending.function.trains or works_out_gradients or None,
+            trains=pending.function.family.trains or works_out_gradients or None,
             counts_steps=has_steps or works_out_gradients,
         )
         try:

@@ -20,7 +20,7 @@ from jax._src.api_util import InternalFloatingPointError
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.again import Again, FollowedSession
-from tensortap.engines.jax.follow.functions import Function, Functions
+from tensortap.engines.jax.follow.functions import Family, Function, Functions
 from tensortap.engines.jax.follow.sentinel import Pending, Sentinel, copied
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.tensors import host_array
@@ -100,20 +100,20 @@ class Follower:
         try:
             with self._lock:
                 function = self._functions.of(call.jaxpr, str(call.parameters.get("name", "")))
-                trains = self._counts(function, call)
+                trains = not function.is_library and self._counts(function.family, call)
         except Exception:
             self._give_up()
             return call.go_on()
         is_watched = self._watches_all and self._is_for_recorder()
         results = self._watched(call) if is_watched else self._guarded(function, call)
         with self._lock:
-            function.calls += 1
+            function.family.calls += 1
             if trains:
                 self._watch.seen.steps += 1
                 if is_watched and self._block is not None:
                     self._attempt(self._end_run, None)
             if not function.is_library:
-                function.returned(results)
+                function.family.returned(id(function), results)
         self._stop_if_bad()
         return results
 
@@ -124,19 +124,19 @@ class Follower:
                 self._recorded_thread = threading.get_ident()
             return self._recorded_thread == threading.get_ident()
 
-    def _counts(self, function: Function, call: Call) -> bool:
+    def _counts(self, family: Family, call: Call) -> bool:
         """Whether a call is a step: it is given what it returned before, updated."""
-        if function.is_library or not function.calls:
-            return function.trains
-        takes_its_results = function.takes_its_results(call.arguments)
-        if function.trains and not takes_its_results and not function.is_sure:
-            function.trains = False  # its results only look like what it is given, as gradients do
-            self._watch.seen.steps -= function.calls
-        elif takes_its_results and not function.trains:
-            function.trains = True
-            self._watch.seen.steps += function.calls  # those before were steps, too
-        function.is_sure = function.is_sure or takes_its_results
-        return function.trains
+        if not family.calls:
+            return family.trains
+        takes_its_results = family.takes_its_results(call.arguments)
+        if family.trains and not takes_its_results and not family.is_sure:
+            family.trains = False  # its results only look like what it is given, as gradients do
+            self._watch.seen.steps -= family.calls
+        elif takes_its_results and not family.trains:
+            family.trains = True
+            self._watch.seen.steps += family.calls  # those before were steps, too
+        family.is_sure = family.is_sure or takes_its_results
+        return family.trains
 
     # --- results are looked at -----------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Follower:
             self._settle(True)
             if self._block is not None:
                 return
-            pending = Pending(function, call, None, (), self._watch.seen.steps, function.calls, 0)
+            pending = Pending(function, call, None, (), self._watch.seen.steps, function.family.calls, 0)
             if not self._comes_of_bad(pending):
                 self._repeat(pending, dict.fromkeys(function.floats, KIND_NAN))
 

@@ -99,11 +99,11 @@ class Sentinel:
             return
         nbytes = sum(int(getattr(each, "nbytes", 0)) for each in call.arguments)
         if function.is_library:
-            self._small.append(Pending(function, call, None, results, step, function.calls, nbytes))
+            self._small.append(Pending(function, call, None, results, step, function.family.calls, nbytes))
         else:
             with calls.unheard(), jax.debug_nans(False), jax.debug_infs(False):
                 verdict = _verdict(*(results[place] for place in function.floats))
-            self._pending.append(Pending(function, call, verdict, (), step, function.calls, nbytes))
+            self._pending.append(Pending(function, call, verdict, (), step, function.family.calls, nbytes))
         self._kept += nbytes
 
     def settled(self, wait: bool = False) -> Iterator[tuple[Pending, dict[int, int]]]:

@@ -85,7 +85,7 @@ class KnownArrays:
             kind = "Placeholder"
             if program.is_library or argument.is_constant:
                 kind = "Const"
-            elif argument.place in program.updated:
+            elif argument.place in program.updated and TENSORS.is_tensor(value):
                 kind = "Variable"
             self._show_outside(name, kind, value)
         elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
