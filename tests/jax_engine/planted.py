@@ -439,7 +439,7 @@ def exploding_updates():
         params, _ = train_step(params, x)
 
 
-@plant("sub", 0, "infinity-minus-infinity")
+@plant("sub", 0, "fully-masked-row")
 def logsumexp_of_nothing():
     @jax.jit
     def evaluate(x, mask):
@@ -517,7 +517,7 @@ def updates_outside_of_compiled_code():
         params = jax.tree.map(lambda p, g: p - 0.0 * g, params, gradients)
 
 
-@plant("sub", 1, "infinity-minus-infinity")
+@plant("sub", 1, "fully-masked-row")
 def softmax_of_a_row_that_is_masked():
     def loss_of(params, x, mask):
         scores = jnp.where(mask, x * params["w"], -jnp.inf)

@@ -37,7 +37,7 @@ _AT_ZERO = (
     "power-gradient-at-zero acos-gradient-at-one asin-gradient-at-one acosh-gradient-at-one atanh-gradient-at-one"
 )
 _FACTORS = "infinite-learning-rate infinite-constant"
-_MET = "zero-times-infinity infinity-minus-infinity"
+_MET = "zero-times-infinity infinity-minus-infinity fully-masked-row"
 
 RULES: Sequence[Rule] = (
     rule("", arrival.arrived, "not-looked-at bad-input bad-state bad-parameter received"),
