@@ -24,7 +24,7 @@ from tensortap.engines.jax.follow.functions import Function, Functions
 from tensortap.engines.jax.follow.sentinel import Pending, Sentinel, copied
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.loop import LoopSession
-from tensortap.engines.jax.recorder import Recorder
+from tensortap.engines.jax.recording.recorder import Recorder
 from tensortap.engines.jax.tensors import host_array
 from tensortap.engines.session.block import Monitor
 from tensortap.pill import kinds_of_elements
