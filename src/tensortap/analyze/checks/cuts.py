@@ -20,9 +20,12 @@ _ROUNDINGS = re.compile(r"(^|:)(round|floor|ceil|trunc|sign|heaviside)_?$")
 _VALUES = re.compile(
     r"\.tolist\(|\.item\(|\.numpy\(|\btorch\.(tensor|as_tensor|from_numpy|Tensor|FloatTensor)\(|\bfloat\(|\bnp\."
 )
-_MEANT = ((re.compile(r"\.detach(_)?\("), "by detach"), (re.compile(r"\.data\b"), "by .data"),
-          (re.compile(r"no_grad|inference_mode|set_grad_enabled"), "by no_grad"))  # fmt: skip
-_LINES_AROUND = 3
+_MEANT = (
+    (re.compile(r"\.detach(_)?\("), "by detach"),
+    (re.compile(r"\.data\b"), "by .data"),
+    (re.compile(r"no_grad|inference_mode|set_grad_enabled"), "by no_grad"),
+)
+_LINES_AROUND, _LINES_ABOVE = 3, 20
 _MOST_NODES = 20_000
 
 
@@ -64,8 +67,8 @@ def cut_of(run: RunFacts, parameters: Iterable[str]) -> Cut | None:
             else:
                 pending += [taker.tensor(slot) for slot in range(max(len(taker.outputs), 1))]
     joined = [end for end in ends if end[1] is not None] or ends
-    for maker, taker in joined:
-        cut = _explained(run, maker, taker)
+    for last, following in joined:
+        cut = _explained(run, last, following)
         if cut is not None:
             return cut
     return None
@@ -123,19 +126,15 @@ def _explained(run: RunFacts, maker: Node, taker: Node | None) -> Cut | None:
         for pattern, how in _MEANT:
             if pattern.search(text):
                 return Cut(maker.name, how, replace(source, line=number), True)
-    above = list(lines_between(run, source.file, max(1, source.line - 20), source.line))
-    indent = _indent(above[-1][1]) if above else 0
-    for number, text in reversed(above):
-        if text.strip() and _indent(text) < indent:
-            if _MEANT[2][0].search(text):
-                return Cut(maker.name, "by no_grad", replace(source, line=number), True)
-            indent = _indent(text)
+    for number, text in reversed(
+        list(lines_between(run, source.file, source.line - _LINES_ABOVE, source.line - 1))
+    ):
+        if _MEANT[2][0].search(text):
+            return Cut(maker.name, "by no_grad", replace(source, line=number), True)
+        if text.startswith(("def ", "class ")):
+            break
     return Cut(maker.name, "there", source, True) if taker is not None else None
 
 
 def _word(node: Node) -> str:
     return node.op_type.rpartition(":")[2]
-
-
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())

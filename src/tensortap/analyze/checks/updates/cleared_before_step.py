@@ -54,9 +54,9 @@ def _clearing(update: Update) -> Event | None:
 RULE = Rule(
     "cleared-before-step",
     "sure",
-    "Before each step of an optimizer there is a backward pass, and after that something clears the gradients, so that all "
-    "parameters which the loss leads to have none, or only zeros, when the step comes. It has to be so in all updates but one "
-    "of those that were looked at.",
+    "Before each step of an optimizer there is a backward pass, and after that something clears the "
+    "gradients, so that all parameters which the loss leads to have none, or only zeros, when the step "
+    "comes. It has to be so in all updates but one of those that were looked at.",
     "loss.backward()\noptimizer.zero_grad()\noptimizer.step()",
     "how many parameters the loss leads to, and how many of them have a gradient at the step",
     "Clear gradients before the backward pass, or after the step.",

@@ -38,7 +38,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 
 
 def _late_clipping(update: Update) -> Event | None:
-    """A clipping of this optimizer's gradients between its step before and the backward pass, if that is the only one."""
+    """A clipping of its gradients between the step before and the backward pass, if that is the only one."""
     late: Event | None = None
     has_new = False
     for event in update.events:
@@ -54,8 +54,9 @@ def _late_clipping(update: Update) -> Event | None:
 RULE = Rule(
     "clipped-after-step",
     "sure",
-    "After each step of an optimizer and before the next backward pass its gradients are clipped, and they are not clipped "
-    "between backward pass and step. A norm that is only measured (an infinite limit) is no clipping.",
+    "After each step of an optimizer and before the next backward pass its gradients are clipped, and they "
+    "are not clipped between backward pass and step. A norm that is only measured (an infinite limit) is "
+    "no clipping.",
     "loss.backward()\noptimizer.step()\nclip_grad_norm_(model.parameters(), 1.0)",
     "in how many updates the clipping came after the step, and before it",
     "Clip between backward() and step().",

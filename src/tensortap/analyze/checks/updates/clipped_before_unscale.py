@@ -24,8 +24,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
         called = update.variable or optimizer
         yield RULE.finding(
             called,
-            f"The gradients of {called} are clipped before they are unscaled: the limit is meant for gradients that are thousands "
-            "of times smaller.",
+            f"The gradients of {called} are clipped before they are unscaled: the limit is meant for "
+            "gradients that are thousands of times smaller.",
             step=update.step,
             source=clipping.source,
             weight=0.85,
@@ -51,8 +51,9 @@ def _early_clipping(update: Update) -> Event | None:
 RULE = Rule(
     "clipped-before-unscale",
     "sure",
-    "Between the backward pass and the moment at which an active gradient scaler unscales the gradients of an optimizer (in "
-    "`unscale_`, else in `scaler.step`), they are clipped: by a limit for gradients that are not scaled.",
+    "Between the backward pass and the moment at which an active gradient scaler unscales the gradients of "
+    "an optimizer (in `unscale_`, else in `scaler.step`), they are clipped: by a limit for gradients that "
+    "are not scaled.",
     "scaler.scale(loss).backward()\nclip_grad_norm_(model.parameters(), 1.0)\nscaler.step(optimizer)",
     "in how many updates they were clipped before unscaling",
     "Call scaler.unscale_(optimizer) before clipping.",

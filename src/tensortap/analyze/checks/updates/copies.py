@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from tensortap.analyze.checks.evidence import Evidence
@@ -61,7 +62,7 @@ def is_overwritten(evidence: Evidence, name: str) -> bool:
     history = evidence.parameters.get(name, [])
     return any(
         before.mark is not None and after.mark_before is not None and before.mark != after.mark_before
-        for (first, before), (second, after) in zip(history, history[1:], strict=False)
+        for (first, before), (second, after) in pairwise(history)
         if second.step <= first.step + 1
     )
 

@@ -52,9 +52,9 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "copy-is-trained",
     "sure",
-    "A module whose name says that it follows another (teacher, target, average, momentum, …) has the structure of that other one, "
-    "gets gradients, and an optimizer changes it. It is sure if the program itself also writes it between steps, and likely if "
-    "it only began with the same values.",
+    "A module whose name says that it follows another (teacher, target, average, momentum, …) has the "
+    "structure of that other one, gets gradients, and an optimizer changes it. It is sure if the program "
+    "itself also writes it between steps, and likely if it only began with the same values.",
     "target = copy.deepcopy(online)\noptimizer = Adam([*online.parameters(), *target.parameters()])\n...\n"
     "target.load_state_dict(online.state_dict())",
     "how many parameters are trained, how many are written between steps, a gradient",

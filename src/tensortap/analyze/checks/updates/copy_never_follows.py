@@ -31,8 +31,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             continue
         yield RULE.finding(
             copies.other,
-            f"{copies.other} began as a copy of {copies.one} and is used in training, but never follows it: it has not changed "
-            f"in {steps} steps.",
+            f"{copies.other} began as a copy of {copies.one} and is used in training, but never follows it: "
+            f"it has not changed in {steps} steps.",
             step=evidence.updates[0].step,
             source=_line(evidence, copies),
             weight=0.6,
@@ -63,9 +63,10 @@ def _line(evidence: Evidence, copies: Copies) -> Frame | None:
 RULE = Rule(
     "copy-never-follows",
     "likely",
-    "A module whose name says that it follows another (teacher, target, average, momentum, …) began with the same values as that "
-    "other one, is used in training, and has not changed in twelve steps and more, while the other one has. Copies that are called "
-    "something else (reference, old, frozen) are taken to be meant.",
+    "A module whose name says that it follows another (teacher, target, average, momentum, …) began with "
+    "the same values as that other one, is used in training, and has not changed in twelve steps and more, "
+    "while the other one has. Copies that are called something else (reference, old, frozen) are taken to "
+    "be meant.",
     "target = copy.deepcopy(online)\n...\nfor slow, fast in zip(target.parameters(), online.parameters()):\n"
     "    slow = 0.99 * slow + 0.01 * fast  # makes a new tensor, and target keeps the old one",
     "for how many steps, and how many of its parameters changed",

@@ -58,7 +58,8 @@ def _rounded(evidence: Evidence) -> Iterator[CheckFinding]:
 def _told(subject: str, names: list[str], cut: Cut, step: int, optimizer: str, updates: int) -> CheckFinding:
     return RULE.finding(
         subject,
-        f"{subject} is computed with, and {optimizer} has it, but its way to the loss is cut {cut.how}: it gets no gradient.",
+        f"{subject} is computed with, and {optimizer} has it, but its way to the loss is cut "
+        f"{cut.how}: it gets no gradient.",
         step=step,
         source=cut.source,
         certainty="likely" if cut.may_be_meant else "sure",
@@ -75,14 +76,16 @@ def _told(subject: str, names: list[str], cut: Cut, step: int, optimizer: str, u
 RULE = Rule(
     "cut-from-loss",
     "sure",
-    "A parameter that an optimizer has is computed with in the runs that train, but the loss does not lead to it, in two updates and more, "
-    "while it leads to others; or its gradient is exactly zero because what is made of it is rounded. The operation and the line are named "
-    "at which the way ends: argmax and the like, rounding, a new tensor made of values. It is only likely where detach, .data or "
-    "no_grad end it, which may be meant as freezing. Left alone are frozen parameters, parts that get their gradient in "
-    "other steps or from other optimizers, and straight-through estimators.",
+    "A parameter that an optimizer has is computed with in the runs that train, but the loss does not lead "
+    "to it, in two updates and more, while it leads to others; or its gradient is exactly zero because "
+    "what is made of it is rounded. The operation and the line are named at which the way ends: argmax and "
+    "the like, rounding, a new tensor made of values. It is only likely where detach, .data or no_grad end "
+    "it, which may be meant as freezing. Left alone are frozen parameters, parts that get their gradient "
+    "in other steps or from other optimizers, and straight-through estimators.",
     "words = generator(noise).argmax(-1)  # no gradient comes through\nloss = critic(embedding(words)).mean()",
     "how many parameters, in how many updates, the operation before the cut",
-    "Take out what cuts the way, or replace it by something with a gradient (Gumbel softmax, straight-through); freeze what is not to be trained.",
+    "Take out what cuts the way, or replace it by something with a gradient (Gumbel softmax, "
+    "straight-through); freeze what is not to be trained.",
     find,
     hides=(),
 )

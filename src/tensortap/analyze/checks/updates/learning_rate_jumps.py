@@ -36,7 +36,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             if jumps or grows:
                 yield RULE.finding(
                     called,
-                    f"The learning rate of {called} rises from {rates[0] if grows and not jumps else peak:.3g} to {rate:.3g}"
+                    f"The learning rate of {called} rises from {peak if jumps else rates[0]:.3g} to {rate:.3g}"
                     f"{' in one step' if jumps else ''}.",
                     step=update.step,
                     source=setter_of(evidence, updates[: place + 1]),
@@ -55,9 +55,9 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "learning-rate-jumps",
     "likely",
-    "The learning rate of an optimizer rises from one step to the next to eight times the largest it ever was, or in all to a thousand "
-    "times its first value and to one that is large for any optimizer. Left alone are warm-ups from very small rates, and restarts, "
-    "which come back to a rate that has been.",
+    "The learning rate of an optimizer rises from one step to the next to eight times the largest it ever "
+    "was, or in all to a thousand times its first value and to one that is large for any optimizer. Left "
+    "alone are warm-ups from very small rates, and restarts, which come back to a rate that has been.",
     "scheduler = ExponentialLR(optimizer, gamma=10)  # 0.1 was meant",
     "the learning rate before and after, and the first one",
     "Look at the factor of the schedule, and at code that writes group['lr'].",

@@ -47,10 +47,13 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "learning-rate-vanished",
     "likely",
-    "The learning rate of an optimizer has fallen to less than a ten-thousandth of what it was, and the program has gone on with it "
-    "for at least eight steps that are a quarter of all its steps: as when a schedule meant for epochs is told of every batch. A "
-    "plan that ends near zero is left alone.",
-    "scheduler = StepLR(optimizer, step_size=30, gamma=0.1)  # epochs\nfor x, y in loader:\n    ...\n    scheduler.step()",
+    "The learning rate of an optimizer has fallen to less than a ten-thousandth of what it was, and the "
+    "program has gone on with it for at least eight steps that are a quarter of all its steps: as when a "
+    "schedule meant for epochs is told of every batch. A plan that ends near zero is left alone.",
+    "scheduler = StepLR(optimizer, step_size=30, gamma=0.1)  # epochs\n"
+    "for x, y in loader:\n"
+    "    ...\n"
+    "    scheduler.step()",
     "the largest learning rate, that of now, and for how many steps it has been so",
     "Call scheduler.step() once per epoch, or plan it in steps.",
     find,

@@ -42,8 +42,9 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "learning-rate-zero",
     "sure",
-    "All learning rates of an optimizer are zero from its first step on: for two updates if it has no schedule, for ten if it "
-    "has one, which may warm up from zero. A group of several that has rate zero is left alone.",
+    "All learning rates of an optimizer are zero from its first step on: for two updates if it has no "
+    "schedule, for ten if it has one, which may warm up from zero. A group of several that has rate zero "
+    "is left alone.",
     "config = json.load(open('config.json'))  # 'lr': 0\noptimizer = Adam(model.parameters(), lr=int(config['lr']))",
     "the learning rate, and in how many updates it was zero",
     "Give the optimizer a learning rate; if a schedule is to raise it, call its step().",

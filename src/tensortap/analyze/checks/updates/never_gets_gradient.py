@@ -46,9 +46,10 @@ def _is_installed(source: object) -> bool:
 RULE = Rule(
     "never-gets-gradient",
     "likely",
-    "A parameter asks for gradients and an optimizer has it, but in ten updates it had none, and no run that trains has used it, "
-    "while other parameters of that optimizer are trained. Left alone are models of which any part is used now and then "
-    "(experts, heads), and modules of installed packages, which often have more than is needed.",
+    "A parameter asks for gradients and an optimizer has it, but in ten updates it had none, and no run "
+    "that trains has used it, while other parameters of that optimizer are trained. Left alone are models "
+    "of which any part is used now and then (experts, heads), and modules of installed packages, which "
+    "often have more than is needed.",
     "self.right = nn.Linear(8, 16)\n...\nreturn self.left(x) + self.left(x)  # right was meant",
     "how many parameters and elements, in how many updates",
     "Use it in forward, or take it out of the model.",

@@ -55,20 +55,21 @@ def _comes_late(evidence: Evidence, names: list[str]) -> bool:
     """Whether trained parameters are used before these."""
     held = {each.name for update in evidence.updates for each in update.parameters if each.held}
     for run in evidence.training_runs:
-        order = [name for name in run.nodes if name in held or name in names]
-        if order and any(name in names for name in order):
-            return order[0] in held
+        places = [run.order[f"{name}:0"] for name in names if f"{name}:0" in run.order]
+        trained = [run.order[f"{name}:0"] for name in held if f"{name}:0" in run.order]
+        if places and trained:
+            return min(trained) < min(places)
     return False
 
 
 RULE = Rule(
     "not-in-optimizer",
     "sure",
-    "A parameter asks for gradients and gets them, in at least two updates, but no optimizer has it, and its values stay the "
-    "same to the last bit. It is sure if optimizers have most parameters of its model, and likely if they have none of a "
-    "model in training mode whose input comes from trained ones. Left alone are frozen parameters, models of which only a "
-    "smaller part is trained (a head), what a program changes by its own hand, and whole models before the trained ones or in "
-    "evaluation mode.",
+    "A parameter asks for gradients and gets them, in at least two updates, but no optimizer has it, and "
+    "its values stay the same to the last bit. It is sure if optimizers have most parameters of its model, "
+    "and likely if they have none of a model in training mode whose input comes from trained ones. Left "
+    "alone are frozen parameters, models of which only a smaller part is trained (a head), what a program "
+    "changes by its own hand, and whole models before the trained ones or in evaluation mode.",
     "decay = [p for n, p in model.named_parameters() if n.endswith('weight')]\n"
     "rest = [p for n, p in model.named_parameters() if n.endswith('bias')]\n"
     "optimizer = AdamW([{'params': decay}, {'params': rest, 'weight_decay': 0}])  # and model.position?",

@@ -36,7 +36,7 @@ def rates_of(evidence: Evidence) -> Iterator[Rates]:
 
 
 def setter_of(evidence: Evidence, updates: list[Update]) -> Frame | None:
-    """The line that sets the learning rate: where a schedule is told to step, or the one line that writes it by hand."""
+    """The line that sets the learning rate: where a schedule is told to step, or one that writes it by hand."""
     for update in reversed(updates):
         for event in reversed(update.events):
             if event.what == "schedule" and event.source is not None and event.who == update.optimizer:

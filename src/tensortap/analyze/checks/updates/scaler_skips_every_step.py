@@ -38,10 +38,11 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "scaler-skips-every-step",
     "sure",
-    "A gradient scaler has left out each of the first ten and more steps of an optimizer, because gradients were not finite. A few at the "
-    "beginning are usual: with each the scale is halved.",
+    "A gradient scaler has left out each of the first ten and more steps of an optimizer, because "
+    "gradients were not finite. A few at the beginning are usual: with each the scale is halved.",
     "scaler = GradScaler(init_scale=2.0**40, growth_interval=1)\n...\nscaler.step(optimizer)",
     "how many steps were asked for, and how many were taken",
-    "Look at what makes gradients infinite (tensortap why), call scaler.update() after each step, and begin with a smaller scale.",
+    "Look at what makes gradients infinite (tensortap why), call scaler.update() after each step, and "
+    "begin with a smaller scale.",
     find,
 )

@@ -36,9 +36,10 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "step-without-backward",
     "sure",
-    "More than half of the steps of an optimizer that were looked at have no backward pass since its step before, and find no "
-    "gradients, or the same ones as then. Left alone are steps with a closure, gradients from torch.autograd.grad, and gradients that "
-    "the program puts in place itself, which differ from step to step.",
+    "More than half of the steps of an optimizer that were looked at have no backward pass since its step "
+    "before, and find no gradients, or the same ones as then. Left alone are steps with a closure, "
+    "gradients from torch.autograd.grad, and gradients that the program puts in place itself, which differ "
+    "from step to step.",
     "loss = loss_fn(model(x), y)\noptimizer.zero_grad()\noptimizer.step()",
     "in how many updates there was no backward pass, and how many parameters had a gradient",
     "Call backward() on the loss before each step.",

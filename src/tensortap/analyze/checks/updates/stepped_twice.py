@@ -31,8 +31,9 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
 RULE = Rule(
     "stepped-twice",
     "sure",
-    "Some steps of an optimizer, at least two and at most half of those looked at, have no backward pass since its step before, "
-    "and apply the same gradients as that. Left alone is what `step-without-backward` leaves alone.",
+    "Some steps of an optimizer, at least two and at most half of those looked at, have no backward pass "
+    "since its step before, and apply the same gradients as that. Left alone is what "
+    "`step-without-backward` leaves alone.",
     "loss.backward()\nfor term in losses:\n    optimizer.step()",
     "in how many updates there was no backward pass",
     "Call step() once for each backward pass.",

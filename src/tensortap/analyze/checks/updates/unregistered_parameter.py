@@ -31,8 +31,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
         what = "is a tensor" if names == [subject] else f"holds {len(names)} tensors"
         yield RULE.finding(
             subject,
-            f"{subject} {what} that asks for gradients and gets them, but is no parameter of its module, so that no optimizer "
-            "has it: it stays as it was made.",
+            f"{subject} {what} that asks for gradients and gets them, but is no parameter of its module, "
+            "so that no optimizer has it: it stays as it was made.",
             step=update.step,
             source=None if stray.declared is None else Frame.of_text(stray.declared),
             weight=0.85,
@@ -63,9 +63,10 @@ def _elements(stray: StrayTensor) -> int:
 RULE = Rule(
     "unregistered-parameter",
     "sure",
-    "An attribute of a module, or a list in one, holds a tensor that asks for gradients and gets them, the same in at least three "
-    "updates, which is no parameter of the module; no optimizer has it and its values never change. Left alone are tensors "
-    "that no module holds (inputs whose gradient is wanted), and those that the program changes itself.",
+    "An attribute of a module, or a list in one, holds a tensor that asks for gradients and gets them, the "
+    "same in at least three updates, which is no parameter of the module; no optimizer has it and its "
+    "values never change. Left alone are tensors that no module holds (inputs whose gradient is wanted), "
+    "and those that the program changes itself.",
     "self.blocks = [nn.Linear(8, 8) for _ in range(4)]  # parameters() does not see them",
     "how many tensors and elements, in how many updates",
     "Make it an nn.Parameter; put modules into an nn.ModuleList or nn.ModuleDict.",

@@ -43,8 +43,9 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     yield RULE.finding(
         name,
-        f"The updates of {name}{more} are lost to rounding: {share:.1%} of the elements that have a gradient stay the same, "
-        f"because they are {parameter.dtype} and the update is smaller than half the distance to the next number.",
+        f"The updates of {name}{more} are lost to rounding: {share:.1%} of the elements that have a gradient stay "
+        f"the same, because they are {parameter.dtype} and the update is smaller than half "
+        "the distance to the next number.",
         step=update.step,
         source=update.source,
         weight=0.85,
@@ -66,11 +67,12 @@ def _rate(update: object, name: str) -> float | None:
 RULE = Rule(
     "update-lost-to-rounding",
     "sure",
-    "A parameter in bfloat16 or float16 has gradients and a learning rate that is not zero, and still at least 99 % of those of "
-    "its elements that have a gradient are the same after each update that was looked at, in two or more. As long as the "
-    "learning rate grows (warm-up), nothing is said.",
+    "A parameter in bfloat16 or float16 has gradients and a learning rate that is not zero, and still at "
+    "least 99 % of those of its elements that have a gradient are the same after each update that was "
+    "looked at, in two or more. As long as the learning rate grows (warm-up), nothing is said.",
     "model = model.to(torch.bfloat16)\noptimizer = SGD(model.parameters(), lr=1e-4)  # 1 + 1e-4 is 1 in bfloat16",
     "the share of elements that did not change, the size of the parameter, the learning rate",
-    "Keep the parameters in float32 and use autocast for the computation, or an optimizer that keeps a copy in float32.",
+    "Keep the parameters in float32 and use autocast for the computation, or an optimizer that keeps a "
+    "copy in float32.",
     find,
 )
