@@ -1,6 +1,6 @@
 """Labels are padded with the number to ignore, and the mask is upside down: nothing is left.
 
-finding: targets-ignored | nll_loss | sure | step 0
+finding: targets-ignored | criterion/nll_loss_forward | sure | step 0
 """
 
 import torch

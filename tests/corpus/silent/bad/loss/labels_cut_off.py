@@ -1,6 +1,6 @@
 """Labels between 0 and 1 are turned to integers: all become 0.
 
-finding: targets-constant | binary_cross_entropy_with_logits | likely | step 9
+finding: targets-constant | criterion/binary_cross_entropy_with_logits | likely | step 9
 """
 
 import numpy as np

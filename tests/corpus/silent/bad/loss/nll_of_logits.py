@@ -1,6 +1,6 @@
 """NLLLoss wants log-probabilities and gets scores: it falls without end.
 
-finding: logits-as-log-probabilities | nll_loss | sure | step 0
+finding: logits-as-log-probabilities | criterion/nll_loss_forward | sure | step 0
 """
 
 import torch

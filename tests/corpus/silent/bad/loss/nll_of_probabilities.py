@@ -1,6 +1,6 @@
 """NLLLoss gets probabilities.
 
-finding: logits-as-log-probabilities | nll_loss | sure | step 0
+finding: logits-as-log-probabilities | nll_loss2d_forward | sure | step 0
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Folder names are sorted the wrong way, and all labels are 0.
 
-finding: targets-constant | nll_loss | likely | step 9
+finding: targets-constant | nll_loss_forward | likely | step 9
 """
 
 import torch

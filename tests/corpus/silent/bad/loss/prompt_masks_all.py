@@ -1,6 +1,6 @@
 """Instruction tuning: labels of the prompt are masked, and the length of the prompt counts the answer, too.
 
-finding: targets-ignored | nll_loss | sure | step 0
+finding: targets-ignored | model/nll_loss_forward | sure | step 0
 """
 
 import torch

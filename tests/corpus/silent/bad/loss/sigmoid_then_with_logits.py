@@ -1,6 +1,6 @@
 """BCEWithLogitsLoss on what a sigmoid returned.
 
-finding: sigmoid-twice | binary_cross_entropy_with_logits | sure | step 0
+finding: sigmoid-twice | criterion/binary_cross_entropy_with_logits | sure | step 0
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The model ends in a softmax, and the loss applies another one.
 
-finding: softmax-twice | log_softmax | sure | step 0
+finding: softmax-twice | criterion/log_softmax | sure | step 0
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Biases start far below zero, as if they were thresholds: no unit of the hidden layer ever fires.
 
-finding: dead-units | model/1 | sure | step 9
+finding: dead-units | model/0 | sure | step 9
 """
 
 import torch
@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))  # here
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
 nn.init.constant_(model[0].bias, -10.0)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(40):
     x = torch.randn(16, 8)
-    loss = F.cross_entropy(model(x), (x[:, 0] > 0).long())
+    loss = F.cross_entropy(model(x), (x[:, 0] > 0).long())  # here
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

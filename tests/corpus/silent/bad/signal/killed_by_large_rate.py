@@ -1,6 +1,6 @@
 """A step far too large in the beginning kills most units of a convolution for good.
 
-finding: dead-units | model/relu | likely | step 12
+finding: dead-units | model/conv | likely | step 12
 """
 
 import torch
