@@ -1,6 +1,6 @@
 """The data set reads from a file it opens anew, and so always returns the first rows.
 
-finding: same-batch | net | likely | step 12
+finding: same-batch | Table | likely | step 12
 """
 
 import io
@@ -24,8 +24,8 @@ class Table(Dataset):
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
-for x, y in DataLoader(Table(), batch_size=10, shuffle=True):
+for x, y in DataLoader(Table(), batch_size=10, shuffle=True):  # here
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(net(x), y)  # here
+    loss = nn.functional.mse_loss(net(x), y)
     loss.backward()
     optimizer.step()

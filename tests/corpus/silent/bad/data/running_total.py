@@ -1,6 +1,6 @@
 """A running total of the loss, whose graph grows with every step.
 
-finding: graph-kept-alive | add | likely | step 12
+finding: graph-kept-alive | running | likely | step 12
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Samples are drawn now and then with the model in eval mode; only an epoch's beginning brings it back.
 
-finding: training-in-eval-mode | runner/model | sure | step 6
+finding: training-in-eval-mode | model | sure | step 6
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Noise is drawn after a seed is set for each item: all items of a batch have the same noise.
 
-finding: same-augmentation | denoiser | likely | step 12
+finding: same-augmentation | Noise | likely | step 12
 """
 
 import torch
@@ -24,8 +24,8 @@ class Noise(Dataset):
 torch.manual_seed(0)
 denoiser = nn.Sequential(nn.Linear(6, 16), nn.SiLU(), nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(denoiser.parameters(), lr=1e-3)
-for latent, norm in DataLoader(Noise(400), batch_size=16):
-    loss = (denoiser(latent).squeeze(1) - norm).abs().mean()  # here
+for latent, norm in DataLoader(Noise(400), batch_size=16):  # here
+    loss = (denoiser(latent).squeeze(1) - norm).abs().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -1,6 +1,6 @@
 """Each worker has a copy of the generator of the data set, in the same state.
 
-finding: same-augmentation | model | likely | step 12
+finding: same-augmentation | loader | likely | step 12
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ if __name__ == "__main__":
     loader = DataLoader(Waves(), batch_size=8, num_workers=2)
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for wave, rate in loader:
-        loss = (model(wave) - rate).pow(2).mean()  # here
+    for wave, rate in loader:  # here
+        loss = (model(wave) - rate).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -17,6 +17,8 @@ class Bilinear(nn.Module):
 
 
 torch.manual_seed(0)
+noise = [torch.randn(6, 6) for _ in range(40)]
+del noise
 model = Bilinear(6)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for _ in range(12):

@@ -29,6 +29,8 @@ def init(module):
 
 
 torch.manual_seed(0)
+noise = [torch.randn(4, 8) for _ in range(40)]
+del noise
 model = Pool()
 model.apply(init)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
