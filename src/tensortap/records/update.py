@@ -151,8 +151,8 @@ class ParameterUpdate:
         mark: of its values after the step; two that are the same have the same values.
         mark_before: of its values before the step, if it is the first of an optimizer.
         declared: the user's line that gives it, or the module it is in, to its owner; told if it gets no gradient.
-        quiet: the share of its gradient that has been zero in every update that was looked at.
-        rows_differ: whether its rows differ from each other.
+        quiet: the share of its gradient that was zero in each of the last eight updates that were looked at.
+        rows_differ: whether its rows differ from each other by more than rounding.
         is_unwritten: nobody has written to the memory that it was made of; told with the first update.
     """
 

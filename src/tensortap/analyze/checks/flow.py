@@ -11,7 +11,7 @@ from tensortap.analyze.run_facts import RunFacts
 from tensortap.phases import SOURCES
 from tensortap.records import Frame, Node, split_tensor_name
 
-__all__ = ["MATRIX_PRODUCTS", "NORMALISATIONS", "Flow", "flow_of", "place_of", "root_of"]
+__all__ = ["MATRIX_PRODUCTS", "NORMALISATIONS", "Flow", "flow_of", "line_of_use", "place_of", "root_of"]
 
 MATRIX_PRODUCTS = ("addmm", "mm", "convolution", "baddbmm", "bmm")
 NORMALISATIONS = ("batch_norm", "layer_norm", "group_norm", "rms_norm", "instance_norm", "weight_norm")
@@ -204,6 +204,19 @@ def place_of(frame: Frame | None) -> str:
     'train.py:12'
     """
     return "an unknown line" if frame is None else f"{frame.file.rpartition('/')[2]}:{frame.line}"
+
+
+def line_of_use(runs: Iterable[RunFacts], parameter: str) -> Frame | None:
+    """The line at which a parameter is computed with, in the first run that knows."""
+    for run in runs:
+        flow = flow_of(run)
+        pending = [f"{parameter}:0"]
+        while pending:
+            for node, _ in flow.takers(pending.pop()):
+                if not run.operation(node).is_view:
+                    return node.own_source
+                pending.append(node.tensor())
+    return None
 
 
 def root_of(name: str) -> str:

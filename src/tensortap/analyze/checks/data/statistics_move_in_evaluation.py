@@ -42,9 +42,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
         judged = any(flow.by_operation.get(each) for each in _JUDGES)
         for node in flow.nodes("batch_norm"):
             mode = run.circumstances.modes.get(root_of(node.module or ""))
-            if node.attributes.get("training") is not True or not any(
-                map(flow.is_parameter, node.inputs[3:5])
-            ):
+            if node.attributes.get("training") is not True or max(node.writes, default=-1) < 0:
                 continue
             if mode == "evaluation" or (mode == "training" and judged):
                 found.setdefault(root_of(node.module or ""), []).append((flow, node, mode))

@@ -30,8 +30,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
                 told.add(mode.model)
                 yield RULE.finding(
                     mode.model,
-                    f"{mode.model} is trained in evaluation mode since step {update.step}: nobody has called train() after "
-                    f"it was evaluated, and {' and '.join(sorted(kinds))} does nothing.",
+                    f"{mode.model} is trained in evaluation mode since step {update.step}: nobody has called train() "
+                    f"after it was evaluated, and {' and '.join(sorted(kinds))} does nothing.",
                     step=update.step,
                     source=update.source,
                     evidence={

@@ -21,6 +21,9 @@ ENOUGH = 8
 MANY = 0.5
 """The share of units that is told."""
 
+FEWEST_UNITS = 12
+"""Of a small layer half may well be silent."""
+
 _BATCH = 8
 """Samples without which a unit may well be silent by chance."""
 
@@ -47,8 +50,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             told.add(layer)
             yield RULE.finding(
                 layer,
-                f"No unit of {layer} has fired for any input in {len(runs)} runs: {node.name} is zero everywhere, and no "
-                "gradient comes through.",
+                f"No unit of {layer} has fired for any input in {len(runs)} runs: {node.name} is zero everywhere, "
+                "and no gradient comes through.",
                 step=flow.step,
                 source=node.own_source,
                 certainty="sure",
@@ -61,7 +64,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             told.add(layer)
             yield RULE.finding(
                 layer,
-                f"{share:.0%} of the units of {layer} have not fired for any input since they were looked at first: "
+                f"{share:.0%} of the units of {layer} have not fired for any input in eight updates: "
                 f"their weights get no gradient through {node.name}.",
                 step=flow.step,
                 source=node.own_source,
@@ -84,10 +87,11 @@ def _layer_of(flow: Flow, node: Node) -> str:
 
 
 def _share_without_gradient(evidence: Evidence, layer: str) -> float | None:
-    """The share of a layer's biases, or weights, whose gradient was zero in every update."""
+    """The share of a layer's biases, or weights, whose gradient was zero in each of the last eight updates."""
     for name in (f"{layer}/bias", f"{layer}/weight"):
-        told = [each.quiet for _, each in evidence.parameters.get(name, ()) if each.quiet is not None]
-        if len(told) >= ENOUGH:
+        updates = evidence.parameters.get(name, [])
+        told = [each.quiet for _, each in updates if each.quiet is not None]
+        if len(told) >= ENOUGH and updates[-1][1].shape[0] >= FEWEST_UNITS:
             return told[-1]
     return None
 

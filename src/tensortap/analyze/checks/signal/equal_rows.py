@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tensortap.analyze.checks.evidence import Evidence
 from tensortap.analyze.checks.finding import CheckFinding
+from tensortap.analyze.checks.flow import line_of_use
 from tensortap.analyze.checks.rule import Rule
 
 __all__ = ["RULE"]
@@ -38,7 +39,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             f"All {parameter.shape[0]} rows of {name} are equal, and stay so after {len(known)} updates: its units all "
             "learn the same.",
             step=update.step,
-            source=parameter.source,
+            source=parameter.source or line_of_use(evidence.runs, name),
             evidence={
                 "rows": parameter.shape[0],
                 "different ones": 1,

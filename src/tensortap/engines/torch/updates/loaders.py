@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tensortap.engines.torch.memory import asking_no_class, readable
@@ -35,6 +35,7 @@ class Loaders:
 
     def __init__(self) -> None:
         self._uses: weakref.WeakKeyDictionary[Any, _Use] = weakref.WeakKeyDictionary()
+        self._all: list[_Use] = []  # an iterator does not keep its loader alive
         self._of_iterator: weakref.WeakKeyDictionary[Any, _Use] = weakref.WeakKeyDictionary()
         self._begin, self._draw = DataLoader.__iter__, _BaseDataLoaderIter.__next__
         self._ours = self._beginning(), self._drawing()
@@ -49,7 +50,7 @@ class Loaders:
 
     def told(self) -> tuple[LoaderUse, ...]:
         """What is known of each of them."""
-        return tuple(use.told() for use in list(self._uses.values()) if use.drawn)
+        return tuple(use.told() for use in self._all if use.drawn)
 
     def _beginning(self) -> Any:
         theirs = self._begin
@@ -57,8 +58,11 @@ class Loaders:
         @functools.wraps(theirs)
         def begin(loader: Any) -> Any:
             iterator = theirs(loader)
-            if len(self._uses) < _MOST_LOADERS or loader in self._uses:
-                use = self._uses.setdefault(loader, _Use(loader))
+            use = self._uses.get(loader)
+            if use is None and len(self._all) < _MOST_LOADERS:
+                use = self._uses[loader] = _Use(loader)
+                self._all.append(use)
+            if use is not None:
                 use.begun += 1
                 self._of_iterator[iterator] = use
             return iterator
@@ -87,6 +91,8 @@ class _Use:
         self._last: tuple[str | None, ...] = ()
         self._name = ""
         self._source: Any = None
+        self._batches = _batches_of(loader)
+        self._of = type(getattr(loader, "dataset", None)).__name__
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.begun = self.drawn = 0
         self._compared = self._same = self._looked_at = self._alike = 0
@@ -106,8 +112,7 @@ class _Use:
         if self._source is None:
             loader = self._loader()
             self._source = own_line(frame)
-            data = getattr(loader, "dataset", None)
-            self._name = name_around(frame, loader) or type(data).__name__
+            self._name = ("" if loader is None else name_around(frame, loader)) or self._of
         tensors = list(_tensors_in(batch))[:_MOST_TENSORS]
         marks = tuple(mark_of(sample_of(each)) for each in tensors)
         if not any(marks):
@@ -125,14 +130,19 @@ class _Use:
         return self.drawn <= _FIRST or self.drawn % _THEN == 1
 
     def told(self) -> LoaderUse:
-        loader = self._loader()
-        try:
-            batches = None if loader is None else len(loader)
-        except Exception:  # of the user's data set, which may not have a length
-            batches = None
         source = None if self._source is None else str(self._source)
         counts = (self.begun, self.drawn, self._compared, self._same, self._looked_at, self._alike)
-        return LoaderUse(self._name, source, batches, self.workers, *counts)
+        return LoaderUse(self._name, source, self._batches, self.workers, *counts)
+
+
+def _batches_of(loader: Any) -> int | None:
+    """How many batches there are in one pass; to ask a stream for it would have consequences."""
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    try:
+        return len(loader)
+    except Exception:  # of the user's data set, which may not have a length
+        return None
 
 
 def _tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:

@@ -1,6 +1,7 @@
 """The data set reads from a file it opens anew, and so always returns the first rows.
 
 finding: same-batch | Table | likely | step 12
+also: dead-units
 """
 
 import io

@@ -1,6 +1,7 @@
 """A table with ages and salaries, as they are.
 
 finding: input-scale | model/0 | likely | step 0
+also: saturated
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
 """Counts in the thousands go straight into a recurrent cell made of tanh.
 
 finding: saturated | model | likely | step 9
+also: input-scale
 """
 
 import torch
