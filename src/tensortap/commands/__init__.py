@@ -36,6 +36,7 @@ COMMANDS = (
     "trace",
     "profile",
     "serve",
+    "view",
     "export",
     "doctor",
     "build",
