@@ -24,7 +24,8 @@ DESCRIPTION = """Run a program as python would, and watch the health of every te
 
 The moment a value turns NaN or infinite, and is not meant to be, the answer is
 printed: which operation made it, in which module, on which line, at which step
-and from which inputs. The program goes on. It needs no change: its models and
+and from which inputs. What is silently wrong (`tensortap check`) is said as soon
+as it is sure. The program goes on. It needs no change: its models and
 optimizers are found, and each optimizer step ends a run. What is recorded goes
 to a directory for the other commands. We speak on standard error; arguments,
 output, signals and exit code of the program stay its own.
@@ -40,6 +41,7 @@ output, signals and exit code of the program stay its own.
   tensortap run --filter 'max > 1e4' train.py   what first exceeds a limit
   tensortap run --ring 3 train.py               all values of the 3 runs before
   tensortap run --budget 1.1 train.py           at a tenth of its time, at most
+  tensortap run --no-check train.py             say nothing of silent mistakes
   tensortap run --stream localhost:6064 train.py
                                                 look at it while it runs
   torchrun --nproc-per-node 2 -m tensortap run train.py
@@ -88,7 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     bad = parser.add_argument_group("what is bad")
     bad.add_argument(
-        "-x", "--exclude", metavar="REGEX", help="nodes in whose name this is found are never bad"
+        "-x",
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="REGEX|KIND:SUBJECT",
+        help="nodes in whose name this is found are never bad; a finding of this kind is not told",
     )
     bad.add_argument(
         "-f", "--filter", metavar="CONDITION", help="instead of NaN and infinities, as for tensortap why"
@@ -127,6 +134,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="have every kept run on the disk itself at its end: it then outlives a power failure, too",
     )
+    how.add_argument(
+        "--no-check", action="store_true", help="do not look for what is silently wrong in updates"
+    )
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing unless a value turns bad")
 
 
@@ -141,16 +151,19 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     program.check()
     root = Path(os.path.abspath(options.output.expanduser() if options.output else default_root()))
     condition = _condition(options.filter)
-    for regex in (options.watch, options.op, options.dtype, options.exclude):
+    exclude, accept = _exclusions(options, program)
+    for regex in (options.watch, options.op, options.dtype, exclude):
         checked_regex(regex)
     streaming = list(_streaming(options))  # refuses what cannot be, before there is a directory
     voice = Voice.of_this_process(root)
     answerer = Answerer(
-        root, program.label, program.words, voice, options.quiet, options.exclude, options.filter, condition
+        root, program.label, program.words, voice, options.quiet, exclude, options.filter, condition
     )
     watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
     watch.on_stop = answerer.stopping
     watch.on_leave_out = answerer.leaves_out
+    if not options.no_check:
+        watch.check_with(answerer.check(accept))
     watch.hooks.extend([*streaming, *_profiling(options, root)])
     return partial(_start, program, watch, answerer)
 
@@ -216,6 +229,25 @@ def _start(program: Script, watch: Any, answerer: Any) -> int:
         when_imported(framework.module, partial(follow, framework))
     program.execute(on_error=fail)
     return 0
+
+
+def _exclusions(options: argparse.Namespace, program: Script) -> tuple[str | None, list[str]]:
+    """Which nodes are never bad, and which findings are accepted."""
+    from tensortap.analyze.accepted import accepted_near, is_kind
+
+    kinds: list[str] = []
+    if any(
+        ":" in each for each in options.exclude
+    ):  # the rules are not needed otherwise, before the program runs
+        from tensortap.analyze.checks import RULES
+
+        kinds = [each for each in options.exclude if is_kind(each, RULES)]
+    regexes = [each for each in options.exclude if each not in kinds]
+    folders = [Path.cwd()]
+    if program.kind == "script":
+        folders.append(Path(program.name).absolute().parent)
+    exclude = regexes[0] if len(regexes) == 1 else "|".join(f"(?:{each})" for each in regexes)
+    return exclude or None, [*kinds, *accepted_near(*folders)]
 
 
 def _program(options: argparse.Namespace) -> Script:
