@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tensortap.frameworks import ANY_FRAMEWORK
+from tensortap.records.task import task_name
 
 __all__ = ["COMPLETE", "Coverage", "Guarded", "RankState"]
 
@@ -266,7 +267,7 @@ class Coverage:
 
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1
-        return f"{'The program' if alone else f'Rank {state.rank}'} {state.sentence}."
+        return f"{'The program' if alone else task_name(state.rank).capitalize()} {state.sentence}."
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.errors import NotThereError, UsageError
+from tensortap.records.task import task_name
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, SessionDir
@@ -102,7 +103,7 @@ def open_run(options: argparse.Namespace, *names: str, recorded: bool = False) -
         return found.run(options.run, task=options.task, validate=False)
     dump, why = _meant_run(found, options.task, names, recorded)
     if len(found) > 1 and not getattr(options, "json", False):
-        rank = f" of rank {dump.source.task}" if len(found.tasks()) > 1 else ""
+        rank = f" of {task_name(dump.source.task)}" if len(found.tasks()) > 1 else ""
         options.notes.append(f"{run_name(dump)}{rank}, {why}; -r N shows another.")
     return dump
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.commands.common import NOT_ALL_SEEN, add_output_arguments, print_json, print_table, say
 from tensortap.errors import UsageError
+from tensortap.records.task import task_name
 from tensortap.report.answer import short_path
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def _print(found: RankComparison, report: Report, options: argparse.Namespace) -
     if bad is not None:
         line = "" if bad.source is None else f", {short_path(bad.source.file)}:{bad.source.line}"
         whom = " of those that were watched" if report.coverage.missing else ""
-        print(f"Rank {bad.rank} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
+        who = task_name(bad.rank).capitalize()
+        print(f"{who} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
     if not found.runs:
         print("No run was recorded by two ranks.")
         return

@@ -14,13 +14,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
-from tensortap.commands.run_summary import add_advice, count, summary_page
+from tensortap.commands.run_summary import add_advice, count, seen_by_all, summary_page, trained_in
 from tensortap.frameworks import FRAMEWORKS
 from tensortap.store.processes import UnwatchedChild
 from tensortap.suggest import alternatives
@@ -63,6 +63,7 @@ class Answerer:
 
     Attributes:
         failed: whether the program is ending by an exception.
+        rank: asked for the number by which this process is known.
     """
 
     def __init__(
@@ -96,19 +97,20 @@ class Answerer:
         self._cleared: set[str] = set()
         self._ends_blank = False
         self.failed = False
+        self.rank: Callable[[], int] = lambda: 0
         self._left_out = False
 
     def begin(self) -> None:
         """The program is being watched."""
-        if self._voice.rank == 0:
-            self.say(f"watching {self._program}, records in {self._shown_root}")
+        self.say(f"watching {self._program}, records in {self._shown_root}")
 
     def judge(self, run_dir: Path) -> bool:
         """Whether something is really bad in a session to which this run has been added; if so, say what."""
-        if self._voice.launch is not None:
+        has_company = self._voice.has_company
+        if has_company:
             time.sleep(RANKS_SECS)
         # What came from another rank may have been made there: then all that is new is looked at.
-        report = self._report(run_dir.name if self._voice.launch is None else None, goes_on=True)
+        report = self._report(None if has_company else run_dir.name, goes_on=True)
         if report.first_bad is None or self._is_being_written(report.first_bad):
             return False
         self._answer_once(report)
@@ -140,11 +142,11 @@ class Answerer:
         try:
             watch.close(waiting=self._ask_for_patience)
             self._voice.ends()
-            if self._voice.rank and not self.failed:
+            if not self._voice.is_first and not (self.failed and self._voice.is_head):
                 return
             if not watch.seen.runs and self._voice.launch is None:
                 _remove_unused(self._root)
-            if self._voice.takes("summary"):
+            if self._voice.launch is None or self._voice.takes("summary"):
                 if not self.failed:
                     self._voice.waits_for_the_others()
                 self._summarise(watch)
@@ -185,7 +187,12 @@ class Answerer:
 
     def _ask_for_patience(self) -> None:
         """Say, once, that the program is over and we are not."""
-        if self._ends is None or self._asked_for_patience or time.monotonic() - self._ends < PATIENCE_SECS:
+        if (
+            not self._voice.is_head
+            or self._ends is None
+            or self._asked_for_patience
+            or time.monotonic() - self._ends < PATIENCE_SECS
+        ):
             return
         self._asked_for_patience = True
         self._write(
@@ -203,7 +210,7 @@ class Answerer:
         return read_description(self._root / run).status != RUNNING
 
     def _last_report(self, watch: Any) -> Report:
-        if watch.seen.suspected or self._voice.launch is not None:
+        if watch.seen.suspected or self._voice.has_company:
             return self._report()
         from tensortap.analyze.findings import Report
         from tensortap.reader import SessionDir
@@ -220,7 +227,7 @@ class Answerer:
         from tensortap.store.description import RUNNING, read_description
 
         for run in SessionDir(self._root).runs:
-            if run.index == finding.run and finding.rank == self._voice.rank:
+            if run.index == finding.run and finding.rank == self.rank():
                 with suppress(OSError, ValueError):
                     description = read_description(run.path)
                     if description.info.task == finding.rank and description.status == RUNNING:
@@ -229,12 +236,13 @@ class Answerer:
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
-        if not seen.runs and seen.checked:
+        runs = seen_by_all(watch, trained_in(self._root))["seen_runs"]
+        if not runs and seen.checked:
             steps = f" in {count(seen.steps, 'step')}" if seen.steps else ""
             calls = count(seen.checked, "call")
             self.say(f"no bad value in what {calls} of compiled functions{steps} returned")
             return
-        if not seen.runs:
+        if not runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)
             why = (
                 f"it used no {alternatives([each.title for each in FRAMEWORKS])}. If it starts the program that does, "
@@ -255,7 +263,7 @@ class Answerer:
             return
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
-        page = summary_page(watch, report, self._shown_root, self._voice.rank, question)
+        page = summary_page(watch, report, self._shown_root, question)
         if self._unwatched:
             add_advice(page, *unwatched.advice(self._words, self._unwatched))
         self._show(page)

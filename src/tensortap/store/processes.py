@@ -50,7 +50,9 @@ class ProcessFacts:
 
     Attributes:
         machine: of `store.system.machine`, to know whether `pid` and `start` mean anything here.
-        rank, world: its place in a distributed job, and how many ranks that has; 0 and 1 alone.
+        rank, world: its place in a distributed job, and how many ranks that has; 0 and 1 alone. A process that was
+            started by another and is no rank has a number of its own, see `tensortap.records.task`.
+        local_rank: its place among the ranks of this machine, -1 if unknown.
         restart: how many times its launcher had started it before.
         state: `running`, then `ended`, or `failed` with an `error`.
         began, seen: when it began to write here, and its last sign of life, in seconds since the epoch.
@@ -65,6 +67,7 @@ class ProcessFacts:
         watched, guarded: how many runs were watched, and how many only guarded.
         bad_step, bad: what was found bad in a run that was only guarded, and in which step; the step is -1 if there are
             none.
+        seen_runs, seen_steps, seen_tensors, seen_records, dropped: what it has counted; 0 in sessions of before.
     """
 
     host: str = ""
@@ -73,6 +76,7 @@ class ProcessFacts:
     start: int = 0
     rank: int = 0
     world: int = 1
+    local_rank: int = -1
     restart: int = 0
     state: str = RUNNING
     error: str = ""
@@ -94,6 +98,11 @@ class ProcessFacts:
     guarded: int = 0
     bad_step: int = -1
     bad: str = ""
+    seen_runs: int = 0
+    seen_steps: int = 0
+    seen_tensors: int = 0
+    seen_records: int = 0
+    dropped: int = 0
 
 
 class ProcessFile:

@@ -1,0 +1,147 @@
+"""A process below `tensortap run` that begins to use a framework: it is watched like the one above it.
+
+`launch/site/sitecustomize.py` calls `begin` at the import of a framework, in every Python that was started below.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensortap.launch.children import is_launcher, is_watched
+from tensortap.launch.imports import when_imported
+from tensortap.launch.job import SITE, Job, joined
+
+if TYPE_CHECKING:
+    from tensortap.commands.following import Following
+    from tensortap.launch.ranks import Voice
+
+__all__ = ["begin", "ends_with", "join_here", "voice_of"]
+
+_RAY_TRAIN = "ray.train.v2._internal.execution.worker_group.thread_runner"
+
+
+def begin() -> None:
+    """Join the job that the environment tells of, if this process is one that may train."""
+    job = Job.of(os.environ)
+    command = sys.orig_argv
+    if job is None or is_launcher(command) or is_watched(command) or not Path(job.root).is_dir():
+        return
+    from tensortap.commands import parser_of
+    from tensortap.commands.following import Following
+    from tensortap.commands.run_answer import name_warnings
+    from tensortap.seam import place
+
+    place.be_a_child()
+    job.join()
+    name_warnings()
+    options = parser_of(["run"]).parse_args(["run", *job.options, "-c", ""])
+    following = Following(options, job, voice_of(job), is_child=True)
+    ends_with(following)
+    when_imported(_RAY_TRAIN, lambda: _around_ray_train(following))
+    following.start()
+
+
+def join_here() -> None:
+    """Join the job that the environment tells of, in a process that began without us; for `ray_runtime_env`."""
+    job = Job.of(os.environ)
+    if job is None or os.getpid() in joined(Path(job.root)):
+        return
+    from tensortap.frameworks import FRAMEWORKS
+    from tensortap.store.layout import write_marker
+
+    root = Path(job.root)
+    root.mkdir(parents=True, exist_ok=True)
+    write_marker(root)
+    if any(framework.module in sys.modules for framework in FRAMEWORKS):
+        begin()
+    else:
+        _wait_for_a_framework()
+
+
+def _wait_for_a_framework() -> None:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("tensortap_site", f"{SITE}/sitecustomize.py")
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+def voice_of(job: Job) -> Voice:
+    """A process of a job speaks last if nobody else will."""
+    from tensortap.launch.ranks import Voice
+
+    return Voice(Path(job.root), None, job.name, is_head=False)
+
+
+def ends_with(following: Following) -> None:
+    """Have a process of a job told that it ends, in each of the ways in which such processes end."""
+    import atexit
+
+    atexit.register(following.finish)
+    _before_exit(following)
+    _around_processes(following)
+    hook = sys.excepthook
+
+    def fail_and_show(kind: Any, error: Any, traceback: Any) -> None:
+        following.fail(error)
+        hook(kind, error, traceback)
+
+    sys.excepthook = fail_and_show
+
+
+def _before_exit(following: Following) -> None:
+    """Forked processes end by `os._exit`, at which Python does nothing else."""
+    leave = os._exit
+
+    def finish_and_leave(status: int) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            following.finish()
+        leave(status)
+
+    os._exit = finish_and_leave
+
+
+def _around_ray_train(following: Following) -> None:
+    """Ray calls a worker's training in a thread, and kills the process when it is over."""
+    runner: Any = sys.modules[_RAY_TRAIN].__dict__["ThreadRunner"]
+    run = runner.run
+
+    def run_and_tell(self: Any, target: Any) -> None:
+        @functools.wraps(target)
+        def train() -> Any:
+            try:
+                return target()
+            except BaseException as error:
+                following.fail(error)
+                raise
+            finally:
+                following.finish()
+
+        run(self, train)
+
+    runner.run = run_and_tell
+
+
+def _around_processes(following: Following) -> None:
+    """`multiprocessing` catches what a process raises, and so does PyTorch's `spawn`, which then exits."""
+    from multiprocessing.process import BaseProcess
+
+    run = BaseProcess.run
+
+    def run_and_tell(process: BaseProcess) -> None:
+        try:
+            run(process)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                following.fail(end.__context__ or end)
+            raise
+        except BaseException as error:
+            following.fail(error)
+            raise
+
+    BaseProcess.run = run_and_tell  # type: ignore[method-assign,assignment]
