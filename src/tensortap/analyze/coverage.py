@@ -40,6 +40,8 @@ class RankState:
         call: what was being executed there, if not the program's own code.
         seen: last sign of life, in seconds since the epoch.
         still_secs: how long it has been there.
+        local_rank: its place among the ranks of its machine, -1 if unknown.
+        restart: how many times it had been started before.
     """
 
     rank: int
@@ -56,6 +58,8 @@ class RankState:
     still_secs: float = 0.0
     pid: int = 0
     host: str = ""
+    local_rank: int = -1
+    restart: int = 0
 
     @property
     def is_trouble(self) -> bool:

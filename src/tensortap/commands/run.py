@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     from tensortap.launch.job import Job
     from tensortap.launch.ranks import Voice, default_root
 
-    program = _program(options)
+    program = _program(options).found()
     program.check()
     root = Path(os.path.abspath(options.output.expanduser() if options.output else default_root()))
     for regex in (options.watch, options.op, options.dtype, options.exclude):

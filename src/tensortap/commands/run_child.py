@@ -1,6 +1,6 @@
 """A process below `tensortap run` that begins to use a framework: it is watched like the one above it.
 
-`launch/site/sitecustomize.py` calls `begin` at the import of a framework, in every Python that was started below.
+`site/sitecustomize.py` calls `begin` at the import of a framework, in every Python that was started below.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The job that `tensortap run` makes of a program and of all that it starts, and how a child learns that it is in one.
 
 Whoever is started by a watched process has two variables in its environment: TENSORTAP_JOB says what to watch and where
-to write, and PYTHONPATH begins with a folder of ours (`site/`), whose `sitecustomize` every Python executes when it
-starts. A process that clears them, or a Python that is told to take no notice (-I, -E, -S), is not watched; the process
-that was started by the user notices and says so (`children.py`).
+to write, and PYTHONPATH begins with a folder of ours (`commands/site`), whose `sitecustomize` is executed by every Python
+when it starts. A process that clears them, or a Python that takes no notice of them (-I, -E, -S), is not watched; the
+process that was started by the user notices, and says so (`children.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from tensortap.frameworks import FRAMEWORKS
 from tensortap.seam.place import ABOVE, signature
 from tensortap.store.layout import process_folder
 
@@ -24,7 +25,7 @@ __all__ = ["JOB", "SITE", "Job", "joined"]
 JOB = "TENSORTAP_JOB"
 """Environment variable: the job, as JSON."""
 
-SITE = str(Path(__file__).parent / "site")
+SITE = str(Path(__file__).parents[1] / "commands" / "site")
 _JOINED = ".joined"
 
 
@@ -40,6 +41,7 @@ class Job:
         words: the program and its arguments, as they were typed.
         head: the process that the user started and that speaks last; 0 if there is none on this machine.
         python: version and prefix of the interpreter that can load us.
+        frameworks: at whose import it begins to be watched.
         begun: whether it has been said that the program is being watched.
 
     >>> job = Job("/tmp/dumps", "7", ["--stop"], "train.py", ["train.py"])
@@ -56,6 +58,7 @@ class Job:
     words: list[str]
     head: int = 0
     python: str = f"{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}"
+    frameworks: str = " ".join(framework.module for framework in FRAMEWORKS)
     begun: bool = False
 
     @classmethod

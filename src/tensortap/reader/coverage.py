@@ -96,6 +96,8 @@ def _state(facts: ProcessFacts, now: float, status: Callable[[int], Status | Non
         still if word not in ("ended", "failed", "died") else 0.0,
         facts.pid,
         facts.host,
+        facts.local_rank,
+        facts.restart,
     )
 
 

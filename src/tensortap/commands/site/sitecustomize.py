@@ -12,7 +12,8 @@ import sys
 class _Frameworks(object):  # noqa: UP004
     """Among the finders of modules: notices the import of a framework, and is gone then."""
 
-    names = ("torch", "tensorflow", "jax")
+    def __init__(self, names):
+        self.names = names
 
     def find_spec(self, name, path=None, target=None):
         if name not in self.names:
@@ -51,7 +52,7 @@ def _wait_for_a_framework():
     job = os.environ.get("TENSORTAP_JOB", "")
     mine = '"python": "%d.%d %s"' % (sys.version_info[0], sys.version_info[1], sys.prefix)  # noqa: UP031
     if mine in job:  # another Python cannot load what this one has
-        sys.meta_path.insert(0, _Frameworks())
+        sys.meta_path.insert(0, _Frameworks(job.split('"frameworks": "')[1].split('"')[0].split()))
 
 
 _wait_for_a_framework()
