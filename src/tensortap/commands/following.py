@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Following", "executed"]
 
+_LAST_WORD_SECS = 1.0
+
 
 class Following:
     """Watches the program of this process.
@@ -64,6 +66,9 @@ class Following:
         self.watch.on_stop = self.answerer.stopping
         self.watch.on_leave_out = self.answerer.leaves_out
         self.watch.hooks.extend(hooks)
+        for hook in hooks:
+            if hasattr(hook, "tell_of"):
+                hook.tell_of(self.watch.presence)
 
     def start(self) -> None:
         """Wait for the program to use a framework, and look after the processes that it starts."""
@@ -120,6 +125,9 @@ class Following:
             if self._children is not None:
                 self._children.stop()
             self.answerer.finish(self.watch)
+            for hook in self.watch.hooks:
+                if hasattr(hook, "tell_of"):  # that the process is over
+                    hook.flush(_LAST_WORD_SECS)
         except KeyboardInterrupt:
             shared_queue().abandon()
             self.answerer.leave()
@@ -184,7 +192,7 @@ def executed(following: Following, execute: Callable[..., None]) -> int:
 
     # Registered before the program can register anything, thus called when all of it is over.
     atexit.register(finish)
-    name_warnings()
+    name_warnings(following.answerer.who)
     following.start()
     execute(on_error=following.fail)
     return 0

@@ -102,7 +102,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="DIR", help="a new directory; tensortap-runs/<time> by default"
     )
     how.add_argument(
-        "--stream", metavar="HOST:PORT", help="send the health of everything to tensortap serve, too"
+        "--stream",
+        metavar="HOST:PORT",
+        help="send the health of everything, and values that are kept, to tensortap serve, too",
+    )
+    how.add_argument("--token", help="that the server wants; or the environment variable TENSORTAP_TOKEN")
+    how.add_argument(
+        "--tls-ca",
+        type=Path,
+        metavar="FILE",
+        help="certificates to trust, in PEM form: the server speaks TLS",
     )
     how.add_argument(
         "--profile", action="store_true", help="write timelines of steps 10, 20, … 100 into DIR/timelines"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tensortap.commands import unwatched
 from tensortap.commands.run_summary import add_advice, count, seen_by_all, summary_page, trained_in
 from tensortap.frameworks import FRAMEWORKS
+from tensortap.records.task import task_name
 from tensortap.store.processes import UnwatchedChild
 from tensortap.suggest import alternatives
 
@@ -39,12 +40,20 @@ PATIENCE_SECS = 1.0
 """After how long at the end of the program we say what we are still doing."""
 
 
-def name_warnings() -> None:
-    """Have our warnings begin with our name; where the program has set up logging, they come in its form instead."""
+def name_warnings(who: Callable[[], str] = str) -> None:
+    """Have our warnings begin with our name, and with `who` speaks, if there are several.
+
+    Where the program has set up logging, they come in its form instead.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("tensortap: %(message)s"))
-    handler.addFilter(lambda record: not logging.getLogger().handlers)
+    handler.setFormatter(logging.Formatter("tensortap%(who)s: %(message)s"))
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        record.who = who()
+        return not logging.getLogger().handlers
+
+    handler.addFilter(is_ours)
     logging.getLogger("tensortap").addHandler(handler)
 
 
@@ -103,6 +112,10 @@ class Answerer:
     def begin(self) -> None:
         """The program is being watched."""
         self.say(f"watching {self._program}, records in {self._shown_root}")
+
+    def who(self) -> str:
+        """Of several processes this one; empty for one that is alone."""
+        return f" ({task_name(self.rank())})" if self._voice.has_company else ""
 
     def judge(self, run_dir: Path) -> bool:
         """Whether something is really bad in a session to which this run has been added; if so, say what."""

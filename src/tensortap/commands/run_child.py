@@ -38,9 +38,9 @@ def begin() -> None:
 
     place.be_a_child()
     job.join()
-    name_warnings()
     options = parser_of(["run"]).parse_args(["run", *job.options, "-c", ""])
     following = Following(options, job, voice_of(job), is_child=True)
+    name_warnings(following.answerer.who)
     ends_with(following)
     when_imported(_RAY_TRAIN, lambda: _around_ray_train(following))
     following.start()

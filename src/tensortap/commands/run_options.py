@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,12 +96,23 @@ def streaming(options: argparse.Namespace, job: Job) -> Iterator[Any]:
     """What sends records to a debug server, if there is to be one."""
     if options.stream is not None:
         from tensortap.debug.hooks import GrpcDebugHook
+        from tensortap.debug.root import Launch
+        from tensortap.sink.stream_options import StreamOptions
         from tensortap.watch.options import WatchOptions
 
         health = WatchOptions(
-            "DebugNumericSummary", _anywhere(options.watch), _anywhere(options.op), _anywhere(options.dtype)
+            "DebugNumericSummary",
+            _anywhere(options.watch),
+            _anywhere(options.op),
+            _anywhere(options.dtype),
+            keep_bad=BAD_NODES_KEPT,
         )
-        yield GrpcDebugHook(options.stream, health, send_traceback_and_source_code=True)
+        how = StreamOptions(
+            token=options.token,
+            ca_file=None if options.tls_ca is None else str(options.tls_ca),
+            job=None if Launch.of(os.environ) else job.stream,
+        )
+        yield GrpcDebugHook(options.stream, health, stream=how, send_traceback_and_source_code=True)
 
 
 def profiling(options: argparse.Namespace, root: Path) -> Iterator[Any]:

@@ -74,6 +74,8 @@ class Presence:
         self.last_node: Callable[[], str] = lambda: ""
         self.counts: Callable[[], dict[str, Any]] = dict
         """Asked for what this process has seen, by the names of `ProcessFacts`."""
+        self.listeners: list[Callable[[ProcessFacts], None]] = []
+        """Told whatever is written."""
         self.budget: TimeBudget | None = None
         """What decides which runs are watched, if not all of them are."""
         self._facts = ProcessFacts(
@@ -197,6 +199,9 @@ class Presence:
             self._facts = replace(facts, seen=now, since=now if moved else before.since, **changes)
             with suppress(OSError):
                 self._file.write(self._facts)
+            told = self._facts
+        for listener in self.listeners:
+            listener(told)
 
 
 def _place(frame: FrameType | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The job that `tensortap run` makes of a program and of all that it starts, and how a child learns that it is in one.
 
 Whoever is started by a watched process has two variables in its environment: TENSORTAP_JOB says what to watch and where
-to write, and PYTHONPATH begins with a folder of ours (`commands/site`), whose `sitecustomize` is executed by every Python
-when it starts. A process that clears them, or a Python that takes no notice of them (-I, -E, -S), is not watched; the
+to write, and PYTHONPATH begins with a folder of ours (`commands/site`), whose `sitecustomize` is executed by every
+Python when it starts. A process that clears them, or a Python that takes no notice of them (-I, -E, -S), is not watched; the
 process that was started by the user notices, and says so (`children.py`).
 """
 
@@ -75,6 +75,11 @@ class Job:
     def text(self) -> str:
         """As it is in the environment."""
         return json.dumps(asdict(self))
+
+    @property
+    def stream(self) -> str:
+        """The name of the job at a debug server: that of the directory, and where it is."""
+        return f"{os.path.basename(self.root)}-{self.name[:8]}"
 
     def export(self, environment: MutableMapping[str, str] = os.environ) -> None:
         """Have whatever is started with this environment join the job."""

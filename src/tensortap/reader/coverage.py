@@ -29,6 +29,9 @@ SILENT_SECS = 10.0
 LOST_SECS = 60.0
 """The same for a process of another machine, or one that said nothing of itself: nothing else can be known of it."""
 
+_BEATS_MISSED = 5
+"""After so many a process that a server hears of is said to be lost."""
+
 _GRAPHS_TRIED = 4
 
 
@@ -106,7 +109,8 @@ def _word(facts: ProcessFacts, now: float, still: float, status: Callable[[int],
         return facts.state
     unheard = now - facts.seen
     if not facts.machine or facts.machine != machine():
-        return "lost" if unheard > LOST_SECS else "hangs" if still > HANG_SECS else "running"
+        patience = LOST_SECS if not facts.beat else max(_BEATS_MISSED * facts.beat, SILENT_SECS)
+        return "lost" if unheard > patience else "hangs" if still > HANG_SECS else "running"
     process = status(facts.pid)
     if process is None or process.is_over or process.start != facts.start:
         return "died"

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from tensortap.analyze.values import storable
 from tensortap.report.plain import plain
 from tensortap.server import views
+from tensortap.server.answers import Answers
 from tensortap.server.gates import CLOSED, STATE_NAMES, WatchKey, replacement
 from tensortap.server.job import Job
 from tensortap.server.statistics import prometheus_text
@@ -43,6 +44,7 @@ class _Api:
 
     def __init__(self, server: DebugServer) -> None:
         self._server = server
+        self._answers = Answers()
 
     def routes(self) -> list[tuple[str, str, Endpoint]]:
         """Method, path and endpoint of every route."""
@@ -61,6 +63,7 @@ class _Api:
             ("GET", f"{run}/source", self.source),
             ("GET", f"{job}/tensors", self.tensor_names),
             ("GET", f"{job}/health", self.health),
+            ("GET", f"{job}/answer", self.answer),
             ("GET", f"{job}/ranks", self.ranks),
             ("GET", f"{job}/alerts", self.alerts),
             ("DELETE", f"{job}/alerts", self.clear_alerts),
@@ -156,6 +159,9 @@ class _Api:
             raise HTTPException(400, "Say which tensor: ?tensor=node:slot.")
         limit = _number(request, "limit", 10_000, 1_000_000, least=1)
         return _json(views.health(self._job(request), tensor, limit))
+
+    def answer(self, request: Request) -> Response:
+        return _json(self._answers.of(self._job(request)))
 
     def ranks(self, request: Request) -> Response:
         part = request.query_params.get("name", "")

@@ -16,7 +16,17 @@ from typing import Any
 from tensortap.errors import DumpFormatError
 from tensortap.store.layout import process_folder, read_json
 
-__all__ = ["ENDED", "FAILED", "RUNNING", "ProcessFacts", "ProcessFile", "UnwatchedChild", "read_processes"]
+__all__ = [
+    "ENDED",
+    "FAILED",
+    "RUNNING",
+    "ProcessFacts",
+    "ProcessFile",
+    "UnwatchedChild",
+    "facts_as_text",
+    "facts_from",
+    "read_processes",
+]
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
@@ -67,6 +77,8 @@ class ProcessFacts:
         watched, guarded: how many runs were watched, and how many only guarded.
         bad_step, bad: what was found bad in a run that was only guarded, and in which step; the step is -1 if there are
             none.
+        beat: how many seconds lie between two signs of life, if it is not the writer of the file who says so: a server
+            knows of a process what it is sent.
         seen_runs, seen_steps, seen_tensors, seen_records, dropped: what it has counted; 0 in sessions of before.
     """
 
@@ -98,6 +110,7 @@ class ProcessFacts:
     guarded: int = 0
     bad_step: int = -1
     bad: str = ""
+    beat: float = 0.0
     seen_runs: int = 0
     seen_steps: int = 0
     seen_tensors: int = 0
@@ -143,6 +156,20 @@ class ProcessFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def facts_as_text(facts: ProcessFacts) -> str:
+    """The facts as they are written, without the blanks."""
+    return _encoded(facts).decode().rstrip()
+
+
+def facts_from(stored: dict[str, Any]) -> ProcessFacts:
+    """The facts that such a text tells.
+
+    Raises:
+        DumpFormatError: a field is of the wrong form.
+    """
+    return _decoded(stored)
 
 
 def read_processes(root: Path) -> tuple[list[ProcessFacts], list[str]]:
