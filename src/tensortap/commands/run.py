@@ -146,7 +146,15 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     for regex in (options.watch, options.op, options.dtype, options.exclude):
         checked_regex(regex)
     voice = Voice.of_this_process(root)
-    job = Job(str(root), voice.name, words_of(options), program.label, program.words, head=os.getpid())
+    job = Job(
+        str(root),
+        voice.name,
+        words_of(options),
+        program.label,
+        program.words,
+        head=os.getpid(),
+        stream=voice.job_name,
+    )
     return partial(executed, Following(options, job, voice), program.execute)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +95,7 @@ def streaming(options: argparse.Namespace, job: Job) -> Iterator[Any]:
     """What sends records to a debug server, if there is to be one."""
     if options.stream is not None:
         from tensortap.debug.hooks import GrpcDebugHook
-        from tensortap.debug.root import Launch
+        from tensortap.seam.place import place
         from tensortap.sink.stream_options import StreamOptions
         from tensortap.watch.options import WatchOptions
 
@@ -110,7 +109,8 @@ def streaming(options: argparse.Namespace, job: Job) -> Iterator[Any]:
         how = StreamOptions(
             token=options.token,
             ca_file=None if options.tls_ca is None else str(options.tls_ca),
-            job=None if Launch.of(os.environ) else job.stream,
+            # Ranks on several machines have no more in common than what their launcher says.
+            job=None if place().is_on_several_machines else job.stream,
         )
         yield GrpcDebugHook(options.stream, health, stream=how, send_traceback_and_source_code=True)
 

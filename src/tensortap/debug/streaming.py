@@ -154,8 +154,10 @@ class Streamer:
             sender.call(messages)
 
     def send_process(self, facts: ProcessFacts) -> None:
-        """Say what becomes of this process: now and then, and when that changes; never raises."""
+        """Say what becomes of a process that trains: now and then, and when that changes; never raises."""
         last, state = self._told
+        if not facts.seen_runs and facts.world < 2:
+            return
         if facts.state == state and facts.seen - last < TELL_SECS:
             return
         self._told = facts.seen, facts.state

@@ -2,8 +2,8 @@
 
 Whoever is started by a watched process has two variables in its environment: TENSORTAP_JOB says what to watch and where
 to write, and PYTHONPATH begins with a folder of ours (`commands/site`), whose `sitecustomize` is executed by every
-Python when it starts. A process that clears them, or a Python that takes no notice of them (-I, -E, -S), is not watched; the
-process that was started by the user notices, and says so (`children.py`).
+Python when it starts. A process that clears them, or a Python that takes no notice of them (-I, -E, -S), is not
+watched; the process that was started by the user notices, and says so (`children.py`).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Job:
         python: version and prefix of the interpreter that can load us.
         frameworks: at whose import it begins to be watched.
         begun: whether it has been said that the program is being watched.
+        stream: by which it is known at a debug server.
 
     >>> job = Job("/tmp/dumps", "7", ["--stop"], "train.py", ["train.py"])
     >>> Job.of({JOB: job.text}) == job
@@ -60,6 +61,7 @@ class Job:
     python: str = f"{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}"
     frameworks: str = " ".join(framework.module for framework in FRAMEWORKS)
     begun: bool = False
+    stream: str = ""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Job | None:
@@ -75,11 +77,6 @@ class Job:
     def text(self) -> str:
         """As it is in the environment."""
         return json.dumps(asdict(self))
-
-    @property
-    def stream(self) -> str:
-        """The name of the job at a debug server: that of the directory, and where it is."""
-        return f"{os.path.basename(self.root)}-{self.name[:8]}"
 
     def export(self, environment: MutableMapping[str, str] = os.environ) -> None:
         """Have whatever is started with this environment join the job."""

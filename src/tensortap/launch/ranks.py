@@ -85,6 +85,11 @@ class Voice:
         return self.job if self.launch is None else f"{self.launch.digest}-{self.launch.restart}"
 
     @property
+    def job_name(self) -> str:
+        """By which the job is known elsewhere."""
+        return f"{self.root.name}-{self.job[:8]}" if self.launch is None else f"launch-{self.launch.digest}"
+
+    @property
     def is_first(self) -> bool:
         """Whether this is the only process that was started by `tensortap run`, or the first rank of those."""
         return self.is_head and (self.launch is None or self.launch.rank == 0)

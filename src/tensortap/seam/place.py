@@ -42,6 +42,7 @@ class Place:
         local_rank: among those of this machine, -1 if unknown.
         world: how many ranks there are, 1 if unknown.
         restart: how many times the launcher had started this rank before.
+        local_world: how many ranks there are on this machine, 0 if unknown.
 
     >>> Place.of({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}).rank
     1
@@ -54,6 +55,12 @@ class Place:
     local_rank: int = -1
     world: int = 1
     restart: int = 0
+    local_world: int = 0
+
+    @property
+    def is_on_several_machines(self) -> bool:
+        """Whether the launcher has started ranks on other machines, too."""
+        return 0 < self.local_world < self.world
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Place:
@@ -68,6 +75,7 @@ class Place:
             -1 if local_rank is None else local_rank,
             max(world or 1, 1),
             _number(environment, "TORCHELASTIC_RESTART_COUNT") or 0,
+            _number(environment, "LOCAL_WORLD_SIZE") or 0,
         )
 
 

@@ -60,10 +60,12 @@ class Processes:
                     raise WireError(f"The job {name!r} has {self._limits.processes} processes already.")
                 self._files[key] = ProcessFile(job.store.root, facts)
             file = self._files[key]
-            other = self._holders.setdefault((name, facts.rank, facts.restart), key)
+            other = key
+            if is_rank(facts.rank) and facts.world > 1:
+                other = self._holders.setdefault((name, facts.rank, facts.restart), key)
             if facts.state != "running":
                 self._holders.pop((name, facts.rank, facts.restart), None)
-            if other != key and is_rank(facts.rank) and facts.world > 1:
+            if other != key:
                 self._say_once(
                     ("rank", name, facts.rank),
                     "The job %s has two processes of rank %d at once, on %s and on %s. Two jobs of one name are mixed "
