@@ -17,7 +17,7 @@ NOUNS = {"errors", "extras", "suggest", "records", "phases", "pill", "dtypes", "
 LAYERS = [NOUNS, *({part} for part in ["wire", "store", "ops", "seam", "watch", "sink", "hooks"])]
 LAYERS += [{"debug", "profile"}, {"engines"}, {"launch"}]
 CAPTURING = set().union(*LAYERS) - NOUNS - {"wire", "store"}
-READING = {"reader", "analyze", "report", "commands", "server"}
+READING = {"reader", "analyze", "report", "commands", "server", "web"}
 # Commands that do not read, but prepare or start a program that captures. They import the engine when they run.
 STARTING = {
     Path("commands", f"{name}.py")

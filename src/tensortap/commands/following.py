@@ -38,7 +38,13 @@ class Following:
 
     def __init__(self, options: argparse.Namespace, job: Job, voice: Voice, is_child: bool = False) -> None:
         from tensortap.commands.run_answer import Answerer
-        from tensortap.commands.run_options import condition_of, profiling, script_options, streaming
+        from tensortap.commands.run_options import (
+            condition_of,
+            exclusions,
+            profiling,
+            script_options,
+            streaming,
+        )
         from tensortap.launch.watch import ScriptWatch
 
         self.job = job
@@ -52,12 +58,13 @@ class Following:
         self.interrupted = False
         root = Path(job.root)
         condition = condition_of(options.filter)
+        exclude, accept = exclusions(options, job.words)
         hooks = [
             *streaming(options, job),
             *profiling(options, root),
         ]  # refuses what cannot be, before all else
         self.answerer = Answerer(
-            root, job.program, job.words, voice, options.quiet, options.exclude, options.filter, condition
+            root, job.program, job.words, voice, options.quiet, exclude, options.filter, condition
         )
         self.watch = ScriptWatch(
             script_options(options, root, condition, is_child=is_child), self.answerer.judge
@@ -65,6 +72,8 @@ class Following:
         self.answerer.rank = lambda: self.watch.presence.rank
         self.watch.on_stop = self.answerer.stopping
         self.watch.on_leave_out = self.answerer.leaves_out
+        if not options.no_check:
+            self.watch.check_with(self.answerer.check(accept))
         self.watch.hooks.extend(hooks)
         for hook in hooks:
             if hasattr(hook, "tell_of"):

@@ -20,7 +20,8 @@ DESCRIPTION = """Run a program as python would, and watch the health of every te
 
 The moment a value turns NaN or infinite, and is not meant to be, the answer is
 printed: which operation made it, in which module, on which line, at which step
-and from which inputs. The program goes on. It needs no change: its models and
+and from which inputs. What is silently wrong (`tensortap check`) is said as soon
+as it is sure. The program goes on. It needs no change: its models and
 optimizers are found, and each optimizer step ends a run. What is recorded goes
 to a directory for the other commands. We speak on standard error; arguments,
 output, signals and exit code of the program stay its own.
@@ -36,6 +37,7 @@ output, signals and exit code of the program stay its own.
   tensortap run --filter 'max > 1e4' train.py   what first exceeds a limit
   tensortap run --ring 3 train.py               all values of the 3 runs before
   tensortap run --budget 1.1 train.py           at a tenth of its time, at most
+  tensortap run --no-check train.py             say nothing of silent mistakes
   tensortap run --stream localhost:6064 train.py
                                                 look at it while it runs
   torchrun --nproc-per-node 2 -m tensortap run train.py
@@ -81,7 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     bad = parser.add_argument_group("what is bad")
     bad.add_argument(
-        "-x", "--exclude", metavar="REGEX", help="nodes in whose name this is found are never bad"
+        "-x",
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="REGEX|KIND:SUBJECT",
+        help="nodes in whose name this is found are never bad; a finding of this kind is not told",
     )
     bad.add_argument(
         "-f", "--filter", metavar="CONDITION", help="instead of NaN and infinities, as for tensortap why"
@@ -129,6 +136,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="have every kept run on the disk itself at its end: it then outlives a power failure, too",
     )
+    how.add_argument(
+        "--no-check", action="store_true", help="do not look for what is silently wrong in updates"
+    )
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing unless a value turns bad")
 
 
@@ -136,14 +146,15 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     """Prepare the program; what is returned executes it, when nothing of ours stands around it any more."""
     from tensortap.commands.common import checked_regex
     from tensortap.commands.following import Following, executed
-    from tensortap.commands.run_options import words_of
+    from tensortap.commands.run_options import exclusions, words_of
     from tensortap.launch.job import Job
     from tensortap.launch.ranks import Voice, default_root
 
     program = _program(options).found()
     program.check()
     root = Path(os.path.abspath(options.output.expanduser() if options.output else default_root()))
-    for regex in (options.watch, options.op, options.dtype, options.exclude):
+    exclude, _ = exclusions(options, program.words)
+    for regex in (options.watch, options.op, options.dtype, exclude):
         checked_regex(regex)
     voice = Voice.of_this_process(root)
     job = Job(

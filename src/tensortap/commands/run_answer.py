@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
+from tensortap.commands.run_checks import RunChecks
 from tensortap.commands.run_summary import add_advice, count, seen_by_all, summary_page, trained_in
 from tensortap.frameworks import FRAMEWORKS
 from tensortap.records.task import task_name
@@ -27,6 +28,7 @@ from tensortap.store.processes import UnwatchedChild
 from tensortap.suggest import alternatives
 
 if TYPE_CHECKING:
+    from tensortap.analyze.checks import CheckFinding
     from tensortap.analyze.findings import Finding, Report
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
@@ -108,6 +110,7 @@ class Answerer:
         self.failed = False
         self.rank: Callable[[], int] = lambda: 0
         self._left_out = False
+        self._checks: RunChecks | None = None
 
     def begin(self) -> None:
         """The program is being watched."""
@@ -128,6 +131,23 @@ class Answerer:
             return False
         self._answer_once(report)
         return True
+
+    def check(self, accept: Sequence[str]) -> Callable[[], None]:
+        """Check the program from now on; what is returned looks at what is there."""
+        checks = RunChecks(self._root, accept, self._say_of)
+        if not self._voice.is_first:  # the first rank looks at what all have recorded
+            return lambda: None
+        self._checks = checks
+
+        def look() -> None:
+            checks.look()
+
+        return look
+
+    def _say_of(self, finding: str) -> None:
+        """Tell of something silently wrong, whether or not we are to be quiet; after the program, only the list is."""
+        if self._ends is None:
+            self._write(f"tensortap: {finding}\n")
 
     def leaves_out(self, step: int) -> None:
         """The update of a step is left out; said of the first, counted in the summary."""
@@ -270,15 +290,27 @@ class Answerer:
             return
         self._ends_blank = False  # the program may have printed something since
         report = self._last_report(watch)
+        findings = [] if self._checks is None else self._checks.look()
         if report.first_bad is not None:
             self._answer_once(report)
-        elif report.is_healthy and self._quiet:
+        elif report.is_healthy and self._quiet and not any(each.is_sure for each in findings):
             return
+        if findings:
+            self._list(findings, len(report.ranks) > 1)
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
-        page = summary_page(watch, report, self._shown_root, question)
+        page = summary_page(watch, report, findings, self._shown_root, question)
         if self._unwatched:
             add_advice(page, *unwatched.advice(self._words, self._unwatched))
+        self._show(page)
+
+    def _list(self, findings: Sequence[CheckFinding], name_rank: bool) -> None:
+        from tensortap.analyze.checks import told
+        from tensortap.report.check import findings_page
+
+        shown = told(findings)
+        page = findings_page(shown, len(findings) - len(shown), name_rank)
+        page.line()
         self._show(page)
 
     def _answer_once(self, report: Report) -> None:

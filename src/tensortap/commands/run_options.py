@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tensortap.launch.job import Job
     from tensortap.launch.watch import ScriptOptions
 
-__all__ = ["condition_of", "profiling", "script_options", "streaming", "words_of"]
+__all__ = ["condition_of", "exclusions", "profiling", "script_options", "streaming", "words_of"]
 
 BAD_NODES_KEPT = 3
 """Of so many operations per run that turn good values bad, inputs and outputs are kept whole."""
@@ -30,9 +30,9 @@ def words_of(options: argparse.Namespace) -> list[str]:
         value = getattr(options, action.dest, action.default)
         if action.dest in _NOT_FOR_CHILDREN or value == action.default or not action.option_strings:
             continue
-        words.append(action.option_strings[-1])
-        if action.nargs != 0:
-            words[-1] += f"={_word(value)}"
+        name = action.option_strings[-1]
+        values = value if isinstance(value, list) else [value]
+        words += [name if action.nargs == 0 else f"{name}={_word(each)}" for each in values]
     return words
 
 
@@ -131,6 +131,25 @@ def condition_of(text: str | None) -> Any:
     from tensortap.analyze import filters
 
     return filters.condition_of(text)
+
+
+def exclusions(options: argparse.Namespace, words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Which nodes are never bad, and which findings are accepted."""
+    from tensortap.analyze.accepted import accepted_near, is_kind
+
+    kinds: list[str] = []
+    if any(
+        ":" in each for each in options.exclude
+    ):  # the rules are not needed otherwise, before the program runs
+        from tensortap.analyze.checks import RULES
+
+        kinds = [each for each in options.exclude if is_kind(each, RULES)]
+    regexes = [each for each in options.exclude if each not in kinds]
+    folders = [Path.cwd()]
+    if words and words[0] not in ("-m", "-c"):
+        folders.append(Path(words[0]).absolute().parent)
+    exclude = regexes[0] if len(regexes) == 1 else "|".join(f"(?:{each})" for each in regexes)
+    return exclude or None, [*kinds, *accepted_near(*folders)]
 
 
 def _over_pills(condition: Any) -> Callable[[Sequence[float]], bool]:

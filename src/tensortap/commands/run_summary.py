@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,16 @@ from tensortap.store.processes import ProcessFacts, read_processes
 from tensortap.store.session import session_size
 
 if TYPE_CHECKING:
+    from tensortap.analyze.checks import CheckFinding
     from tensortap.analyze.findings import Report
     from tensortap.report.page import Page
 
 __all__ = ["add_advice", "count", "seen_by_all", "summary_page", "trained_in"]
 
 
-def summary_page(watch: Any, report: Report, root: str, question: str) -> Page:
+def summary_page(
+    watch: Any, report: Report, findings: Sequence[CheckFinding], root: str, question: str
+) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
     from tensortap.report.answer import not_looked_at
     from tensortap.report.page import Page
@@ -75,6 +79,16 @@ def summary_page(watch: Any, report: Report, root: str, question: str) -> Page:
         page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
         task = ["--task", str(found.rank)] if found.rank else []
         commands = [["why", where + question], ["ls", where, "--run", str(found.run), *task, "--bad"]]
+    if findings:
+        sure = sum(each.is_sure for each in findings)
+        likely = len(findings) - sure
+        told = [text for number, text in ((sure, f"{sure} sure"), (likely, f"{likely} likely")) if number]
+        page.field(
+            "wrong",
+            f"{', '.join(told)}: {findings[0].kind}, {findings[0].subject}",
+            "red" if sure else "yellow",
+        )
+        commands.append(["explain", findings[0].kind])
     for number, sentence in enumerate(report.coverage.sentences):
         page.field("" if number else "unseen", sentence, "yellow")
     if any(watch.root.glob("timelines/timeline-*")):

@@ -28,9 +28,11 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 """The beginning of a path of a file that came with a package."""
 
 
-def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
-    """A page for a whole report."""
-    page = Page(width)
+def answer(
+    report: Report, *, show_contained: bool = False, width: int | None = None, page: Page | None = None
+) -> Page:
+    """A page for a whole report; on the one that is given, if there is one."""
+    page = Page(width) if page is None else page
     if report.first_bad is None and report.coverage.unseen_bad is not None:
         _unseen(page, report.coverage.unseen_bad)
     elif report.first_bad is None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensortap.reader import SessionDir
 from tensortap.records import Circumstances, RunInfo
 from tensortap.server.alerts import AlertRegistry
 from tensortap.server.gates import CLOSED, Gates, WatchKey
@@ -55,6 +56,21 @@ class Job:
         self._graphs: OrderedDict[object, dict[str, str]] = OrderedDict()
         self._written: tuple[int, int] | None = None
         self._said_incomplete = False
+
+    is_live = True
+
+    @property
+    def id(self) -> str:
+        """What it is called in addresses."""
+        return self.directory.name
+
+    def session(self) -> SessionDir:
+        """What was received so far, to read.
+
+        Raises:
+            OSError: nothing was.
+        """
+        return SessionDir(self.directory)
 
     @property
     def is_known(self) -> bool:

@@ -16,7 +16,7 @@ from tensortap.engines.jax.failures import noting_failures
 from tensortap.engines.jax.naming import Named
 from tensortap.engines.jax.paths import named_leaves
 from tensortap.engines.jax.programs import Programs
-from tensortap.engines.jax.recorder import Recorder
+from tensortap.engines.jax.recording.recorder import Recorder
 from tensortap.engines.jax.tensors import TENSORS, host_array
 from tensortap.engines.observe.names import NameTable
 from tensortap.engines.observe.observation import Observation, RunPlan
