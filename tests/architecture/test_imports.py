@@ -21,7 +21,7 @@ READING = {"reader", "analyze", "report", "commands", "server", "web"}
 # Commands that do not read, but prepare or start a program that captures. They import the engine when they run.
 STARTING = {
     Path("commands", f"{name}.py")
-    for name in ("build", "doctor", "run", "following", "run_child", "run_options")
+    for name in ("build", "doctor", "run", "following", "run_child", "run_options", "ray_workers")
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
 ALLOWED = {

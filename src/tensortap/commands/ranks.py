@@ -29,6 +29,7 @@ otherwise 0, whatever diverged.
   tensortap ranks dumps                        the first tensors that diverged
   tensortap ranks dumps -n weight              only tensors whose name contains weight
   tensortap ranks dumps --op DebugIdentity     whole values
+  tensortap ranks node0.tar.gz node1/          directories of several machines
 """
 
 SHOWN = 20
@@ -37,7 +38,11 @@ SHOWN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="a session directory that all ranks wrote"
+        "directory",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="a session directory that all ranks wrote, or one of each machine; archives, too",
     )
     parser.add_argument(
         "-n", "--name", default="", metavar="TEXT", help="only tensors whose name contains this"
@@ -54,13 +59,15 @@ def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.ranks import compare_ranks
     from tensortap.analyze.session import search_session
-    from tensortap.commands.common import open_directory
+    from tensortap.commands.common import open_directories
     from tensortap.reader import SessionDir
     from tensortap.reader.rank_readings import COMPARED_OPS, rank_readings
 
-    session = open_directory(options.directory)
+    session = open_directories(options.directory)
     if not isinstance(session, SessionDir):
-        raise UsageError(f"{str(options.directory)!r} is one run; name the session directory of all ranks.")
+        raise UsageError(
+            f"{str(options.directory[0])!r} is one run; name the session directory of all ranks."
+        )
     if options.last is not None and options.last < 1:
         raise UsageError(f"--last must be at least 1, got {options.last}.")
     found = compare_ranks(

@@ -175,7 +175,7 @@ class Answerer:
         try:
             watch.close(waiting=self._ask_for_patience)
             self._voice.ends()
-            if not self._voice.is_first and not (self.failed and self._voice.is_head):
+            if not self._speaks_last():
                 return
             if not watch.seen.runs and self._voice.launch is None:
                 _remove_unused(self._root)
@@ -185,6 +185,12 @@ class Answerer:
                 self._summarise(watch)
         except Exception as error:
             self.say(f"the summary failed: {error!r}")
+
+    def _speaks_last(self) -> bool:
+        voice = self._voice
+        return bool(
+            voice.is_first or (self.failed and voice.is_head) or (voice.is_orphan and not self.rank())
+        )
 
     def leave(self) -> None:
         """The user has lost patience with us, not with the program."""

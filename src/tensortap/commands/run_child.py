@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.launch.children import is_launcher, is_watched
 from tensortap.launch.imports import when_imported
-from tensortap.launch.job import SITE, Job, joined
+from tensortap.launch.job import Job
 
 if TYPE_CHECKING:
     from tensortap.commands.following import Following
     from tensortap.launch.ranks import Voice
 
-__all__ = ["begin", "ends_with", "join_here", "voice_of"]
+__all__ = ["begin", "ends_with", "voice_of"]
 
 _RAY_TRAIN = "ray.train.v2._internal.execution.worker_group.thread_runner"
 
@@ -31,14 +31,14 @@ def begin() -> None:
     command = sys.orig_argv
     if job is None or is_launcher(command) or is_watched(command) or not Path(job.root).is_dir():
         return
-    from tensortap.commands import parser_of
     from tensortap.commands.following import Following
     from tensortap.commands.run_answer import name_warnings
+    from tensortap.commands.run_options import options_of
     from tensortap.seam import place
 
     place.be_a_child()
     job.join()
-    options = parser_of(["run"]).parse_args(["run", *job.options, "-c", ""])
+    options = options_of(job.options)
     following = Following(options, job, voice_of(job), is_child=True)
     name_warnings(following.answerer.who)
     ends_with(following)
@@ -46,36 +46,11 @@ def begin() -> None:
     following.start()
 
 
-def join_here() -> None:
-    """Join the job that the environment tells of, in a process that began without us; for `ray_runtime_env`."""
-    job = Job.of(os.environ)
-    if job is None or os.getpid() in joined(Path(job.root)):
-        return
-    from tensortap.frameworks import FRAMEWORKS
-    from tensortap.store.layout import write_marker
-
-    root = Path(job.root)
-    root.mkdir(parents=True, exist_ok=True)
-    write_marker(root)
-    if any(framework.module in sys.modules for framework in FRAMEWORKS):
-        begin()
-    else:
-        _wait_for_a_framework()
-
-
-def _wait_for_a_framework() -> None:
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("tensortap_site", f"{SITE}/sitecustomize.py")
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(module_from_spec(spec))
-
-
 def voice_of(job: Job) -> Voice:
     """A process of a job speaks last if nobody else will."""
     from tensortap.launch.ranks import Voice
 
-    return Voice(Path(job.root), None, job.name, is_head=False)
+    return Voice(Path(job.root), None, job.name, is_head=False, is_orphan=not job.head)
 
 
 def ends_with(following: Following) -> None:

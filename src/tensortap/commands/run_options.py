@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import io
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
     from tensortap.launch.job import Job
     from tensortap.launch.watch import ScriptOptions
 
-__all__ = ["condition_of", "exclusions", "profiling", "script_options", "streaming", "words_of"]
+__all__ = ["condition_of", "exclusions", "options_of", "profiling", "script_options", "streaming", "words_of"]
 
 BAD_NODES_KEPT = 3
 """Of so many operations per run that turn good values bad, inputs and outputs are kept whole."""
@@ -34,6 +38,23 @@ def words_of(options: argparse.Namespace) -> list[str]:
         values = value if isinstance(value, list) else [value]
         words += [name if action.nargs == 0 else f"{name}={_word(each)}" for each in values]
     return words
+
+
+def options_of(words: Sequence[str]) -> argparse.Namespace:
+    """The options that were typed so.
+
+    Raises:
+        UsageError: they are none.
+    """
+    from tensortap.commands import parser_of
+
+    parser = parser_of(["run"])
+    try:
+        with redirect_stderr(io.StringIO()) as said:
+            return parser.parse_args(["run", *words, "-c", ""])
+    except SystemExit:
+        problem = said.getvalue().strip().rpartition("error: ")[2]
+        raise UsageError(f"These are no options of `tensortap run`: {problem}.") from None
 
 
 def _word(value: Any) -> str:

@@ -87,6 +87,7 @@ class Presence:
             local_rank=here.local_rank,
             world=here.world if here.rank is not None else 1,
             restart=here.restart,
+            launch="" if launch is None or here.rank is None else launch.digest,
         )
         self._root = root
         self._beat_secs = beat_secs
@@ -163,6 +164,11 @@ class Presence:
         }
 
     def _beat(self, over: threading.Event) -> None:
+        with suppress(Exception):  # takes a while, in which nobody should wait for it
+            from importlib.metadata import version
+
+            with self._lock:
+                self._facts = replace(self._facts, version=version("tensortap"))
         while not over.wait(self._beat_secs):
             try:
                 self._write()

@@ -20,11 +20,12 @@ from tensortap.frameworks import FRAMEWORKS
 from tensortap.seam.place import ABOVE, signature
 from tensortap.store.layout import process_folder
 
-__all__ = ["JOB", "SITE", "Job", "joined"]
+__all__ = ["JOB", "PYTHON", "SITE", "Job", "joined"]
 
 JOB = "TENSORTAP_JOB"
 """Environment variable: the job, as JSON."""
 
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}"
 SITE = str(Path(__file__).parents[1] / "commands" / "site")
 _JOINED = ".joined"
 
@@ -58,7 +59,7 @@ class Job:
     program: str
     words: list[str]
     head: int = 0
-    python: str = f"{sys.version_info[0]}.{sys.version_info[1]} {sys.prefix}"
+    python: str = PYTHON
     frameworks: str = " ".join(framework.module for framework in FRAMEWORKS)
     begun: bool = False
     stream: str = ""

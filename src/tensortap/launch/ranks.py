@@ -62,6 +62,7 @@ class Voice:
     Attributes:
         launch: of ranks that a launcher has started, each by `tensortap run`.
         job: name of what `tensortap run` has started; its processes share the directory, too.
+        is_orphan: whether there is no such process; then rank 0 speaks last.
         is_head: whether this is the process that the user has started, or a rank of such; others do not speak last.
 
     >>> Voice(Path("dumps"), None).takes("answer")
@@ -72,6 +73,7 @@ class Voice:
     launch: Launch | None
     job: str = ""
     is_head: bool = True
+    is_orphan: bool = False
 
     @classmethod
     def of_this_process(cls, root: Path) -> Voice:

@@ -62,6 +62,8 @@ class ProcessFacts:
         machine: of `store.system.machine`, to know whether `pid` and `start` mean anything here.
         rank, world: its place in a distributed job, and how many ranks that has; 0 and 1 alone. A process that was
             started by another and is no rank has a number of its own, see `tensortap.records.task`.
+        launch: what ranks of one launch have in common, empty if there is no launcher.
+        version: of tensortap, empty before it was told.
         local_rank: its place among the ranks of this machine, -1 if unknown.
         restart: how many times its launcher had started it before.
         state: `running`, then `ended`, or `failed` with an `error`.
@@ -89,6 +91,8 @@ class ProcessFacts:
     rank: int = 0
     world: int = 1
     local_rank: int = -1
+    launch: str = ""
+    version: str = ""
     restart: int = 0
     state: str = RUNNING
     error: str = ""
