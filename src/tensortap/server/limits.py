@@ -33,7 +33,7 @@ class Limits:
     message_bytes: int = 64 << 20
     value_bytes: int = 2 << 30
     pending_bytes: int = 4 << 30
-    streams: int = 256
+    streams: int = 1024
     jobs: int = 1000
     processes: int = 10_000
     devices: int = 256
