@@ -19,7 +19,7 @@ __all__ = ["TENSORS", "JaxTensors", "host_array"]
 
 def host_array(array: Any) -> np.ndarray[Any, Any] | None:
     """The elements in host memory, without a copy where possible; None if this process cannot read them."""
-    if isinstance(array, (np.ndarray, np.generic)):
+    if not isinstance(array, jax.Array):  # of NumPy, or a plain number
         return np.asarray(array)
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(array))

@@ -49,7 +49,6 @@ class Pending:
         step: of the program, when it was called.
         number: of the call among those of its function.
         nbytes: of its arguments.
-        can_repeat: whether all of its arguments are there still.
     """
 
     function: Function
@@ -59,7 +58,6 @@ class Pending:
     step: int
     number: int
     nbytes: int
-    can_repeat: bool = True
 
     def is_ready(self) -> bool:
         """Whether the verdict can be read without waiting."""
@@ -95,21 +93,17 @@ class Sentinel:
         self._budget = _memory_budget()
         self.waited = 0
 
-    def look(
-        self, function: Function, call: Call, results: Sequence[Any], step: int, can_repeat: bool
-    ) -> None:
+    def look(self, function: Function, call: Call, results: Sequence[Any], step: int) -> None:
         """Have the results of a call looked at."""
         if not function.floats:
             return
         nbytes = sum(int(getattr(each, "nbytes", 0)) for each in call.arguments)
         if function.is_library:
-            self._small.append(Pending(function, call, None, results, step, function.calls, nbytes))
+            self._small.append(Pending(function, call, None, results, step, function.family.calls, nbytes))
         else:
-            with calls.unheard():
+            with calls.unheard(), jax.debug_nans(False), jax.debug_infs(False):
                 verdict = _verdict(*(results[place] for place in function.floats))
-            self._pending.append(
-                Pending(function, call, verdict, (), step, function.calls, nbytes, can_repeat)
-            )
+            self._pending.append(Pending(function, call, verdict, (), step, function.family.calls, nbytes))
         self._kept += nbytes
 
     def settled(self, wait: bool = False) -> Iterator[tuple[Pending, dict[int, int]]]:

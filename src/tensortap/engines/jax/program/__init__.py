@@ -5,8 +5,8 @@ from __future__ import annotations
 from jax._src.interpreters import partial_eval as pe
 from jax.extend.core import ClosedJaxpr
 
-from tensortap.engines.jax.lines import is_of_jax
 from tensortap.engines.jax.program.gradients import find_gradients
+from tensortap.engines.jax.program.owner import is_of_library
 from tensortap.engines.jax.program.parts import Argument, Block, Loop, Op, Site, Step, Value, spec_of_aval
 from tensortap.engines.jax.program.scopes import scope_of
 from tensortap.engines.jax.program.updated import updated_arguments
@@ -22,6 +22,7 @@ __all__ = [
     "Site",
     "Step",
     "Value",
+    "is_of_library",
     "scope_of",
     "updated_arguments",
 ]
@@ -48,7 +49,7 @@ class Program:
         names = info.arg_names if info is not None else None
         self.argument_names = tuple(names or ("",) * len(jaxpr.invars))
         self.name = str(getattr(info, "func_name", "") or "")
-        self.is_library = is_of_jax(getattr(info, "func_filename", None))
+        self.is_library = is_of_library(closed.jaxpr)
         self.updated = updated_arguments(closed)
         walk = Walk()
         self.root, self.outputs = walk.through(jaxpr)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from jax.extend.core import ClosedJaxpr
 
+from tensortap.engines.jax.lines import is_of_jax
+
 __all__ = ["updated_arguments"]
 
 _FIRST_PART = re.compile(r"^(\[[^\]]*\]|\.?\w+)")
@@ -15,6 +17,8 @@ _FIRST_PART = re.compile(r"^(\[[^\]]*\]|\.?\w+)")
 def updated_arguments(closed: ClosedJaxpr) -> frozenset[int]:
     """Places of the arguments of a program that are returned under the same path: parameters, most likely."""
     info, given = closed.jaxpr.debug_info, {}
+    if is_of_jax(getattr(info, "func_filename", None)):
+        return frozenset()  # paths that JAX has made up
     paths = getattr(info, "arg_names", None) or ()
     for place, (path, aval) in enumerate(zip(paths, closed.in_avals, strict=False)):
         end = _FIRST_PART.sub("", str(path or ""))

@@ -14,7 +14,7 @@ from tensortap.engines.jax.tensors import TENSORS
 from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.records import Node, TensorSpec
 
-__all__ = ["KnownArrays"]
+__all__ = ["KnownArrays", "show_whole"]
 
 
 class KnownArrays:
@@ -85,7 +85,7 @@ class KnownArrays:
             kind = "Placeholder"
             if program.is_library or argument.is_constant:
                 kind = "Const"
-            elif argument.place in program.updated:
+            elif argument.place in program.updated and TENSORS.is_tensor(value):
                 kind = "Variable"
             self._show_outside(name, kind, value)
         elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
@@ -115,10 +115,15 @@ class KnownArrays:
             return
         if name in self._plan.captures:
             self._seen.capture(TENSORS, name, array)
-        bad = self._plan.watching.bad if self._plan.watching is not None else None
-        if bad is not None:
-            bad.begin()
-        for tap in self._plan.all_taps:
-            tap(node, 0, array)
-        if bad is not None:
-            bad.look(node, [array], [], ())
+        show_whole(self._plan, node, array)
+
+
+def show_whole(plan: RunPlan, node: Node, array: Any) -> None:
+    """Show a node whose value is there to whoever wants it, and keep it if it is bad."""
+    bad = plan.watching.bad if plan.watching is not None else None
+    if bad is not None:
+        bad.begin()
+    for tap in plan.all_taps:
+        tap(node, 0, array)
+    if bad is not None:
+        bad.look(node, [array], [], ())

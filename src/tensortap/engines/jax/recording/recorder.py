@@ -7,25 +7,32 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.lines import stack_from
-from tensortap.engines.jax.naming import Named, name_program
+from tensortap.engines.jax.naming import Named, name_program, output_paths
+from tensortap.engines.jax.paths import clean_name
 from tensortap.engines.jax.program import Argument, Program
 from tensortap.engines.jax.programs import Programs
-from tensortap.engines.jax.recording.known_arrays import KnownArrays
+from tensortap.engines.jax.recording.known_arrays import KnownArrays, show_whole
 from tensortap.engines.jax.recording.showing import Executed, Showing
 from tensortap.engines.jax.recording.wishes import wishes_for
 from tensortap.engines.jax.taps.primitives import PILL
 from tensortap.engines.jax.taps.replay import Execution
 from tensortap.engines.jax.taps.rewrite import Wishes
-from tensortap.engines.jax.tensors import TENSORS
+from tensortap.engines.jax.tensors import TENSORS, host_array
 from tensortap.engines.observe.names import NameTable
 from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.errors import FeedError
+from tensortap.pill import KIND_NAN, KIND_NEG_INF, KIND_POS_INF, kinds_of_elements
 from tensortap.records import Frame, Node
 
 __all__ = ["Recorder"]
+
+_EXAMPLES = {KIND_NAN: np.nan, KIND_NEG_INF: -np.inf, KIND_POS_INF: np.inf}
 
 
 class Recorder:
@@ -57,7 +64,7 @@ class Recorder:
         self._uncounted: list[Named] = []
         self.seen = Observation()
         self._arrays = KnownArrays(plan, self.seen, state, variable)
-        self._showing = Showing(plan, self.seen, programs, self._arrays)
+        self._showing = Showing(plan, self.seen, self._arrays)
         names.start_run()
 
     @property
@@ -91,11 +98,56 @@ class Recorder:
                 self.seen.fault("executing a call with taps")
         try:
             with calls.unheard():
-                self._showing.show(Executed(program, named, call, arguments, records, only_bad))
+                self._showing.show(
+                    Executed(
+                        program,
+                        named,
+                        records,
+                        only_bad,
+                        lambda wanted: self._programs.execute(program, call, wanted, arguments)[1],
+                    )
+                )
             self._arrays.returned(named, results)
         except Exception:
             self.seen.fault("showing a call")
+        if records and _jax_would_raise(results):
+            return self._plain(call, arguments)  # which raises it
         return results
+
+    def look_op_by_op(self, call: Call) -> None:
+        """Show a call whose results nobody needs, executed operation by operation."""
+        program, named, (wishes, only_bad), arguments = self._prepare(call)
+
+        def again(wanted: Wishes) -> Sequence[Execution]:
+            return self._programs.execute_op_by_op(program, wanted, arguments)
+
+        with calls.unheard():
+            self._showing.show(Executed(program, named, again(wishes), only_bad, again))
+
+    def look_at_results(self, call: Call, bad: Mapping[int, int], repeats: bool) -> None:
+        """Show that a call has returned something bad of which nothing is known but that.
+
+        Args:
+            call: with the arguments that were kept.
+            bad: kinds of bad values by place of the result.
+            repeats: whether its own executable returns that again.
+        """
+        program = self._programs.of(call.jaxpr)
+        paths = [clean_name(path) for path in output_paths(program)]
+        stack = call.stack or next((op.stack for op in program.ops if op.stack), ())
+        for place, kinds in bad.items():
+            path = paths[place] if place < len(paths) else str(place)
+            examples = np.array([value for kind, value in _EXAMPLES.items() if kinds & kind], np.float32)
+            node = Node(
+                f"{program.name or 'program'}/result/{path}".rstrip("/"),
+                "executable",
+                outputs=(TENSORS.spec_of(examples),),
+                attributes={"repeats": repeats},
+                stack=stack[:1],
+                phase="forward",
+            )
+            self.seen.nodes.append(node)
+            show_whole(self._plan, node, examples)
 
     def _execute(
         self, program: Program, call: Call, wishes: Wishes, arguments: Sequence[Any], only_bad: bool
@@ -144,3 +196,14 @@ class Recorder:
                 scope, slash, _ = node.name.rpartition("/")
                 self._names.next(scope + slash, node.op_type)
         self._uncounted.clear()
+
+
+def _jax_would_raise(results: Sequence[Any]) -> bool:
+    """Whether JAX looks at results itself (`jax_debug_nans`), and finds what it is told to."""
+    unwanted = (KIND_NAN if jax.config.jax_debug_nans else 0) | (
+        KIND_NEG_INF | KIND_POS_INF if jax.config.jax_debug_infs else 0
+    )
+    if not unwanted:
+        return False
+    arrays = (host_array(each) for each in results)
+    return any(array is not None and kinds_of_elements(array) & unwanted for array in arrays)

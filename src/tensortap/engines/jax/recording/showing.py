@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.dtypes import READABLE
 from tensortap.engines.jax.naming import Named
 from tensortap.engines.jax.program import Op, Program, Site
-from tensortap.engines.jax.programs import Programs
 from tensortap.engines.jax.recording.known_arrays import KnownArrays
 from tensortap.engines.jax.taps.primitives import PILL, VALUE
 from tensortap.engines.jax.taps.replay import Execution
@@ -31,17 +29,16 @@ class Executed:
     """A call that was executed.
 
     Attributes:
-        arguments: what it was given, with fed values in place.
         records: of its taps.
         only_bad: whether nothing but what is bad is recorded of it.
+        again: executes it once more, with other wishes; what its taps have seen.
     """
 
     program: Program
     named: Named
-    call: Call
-    arguments: Sequence[Any]
     records: Sequence[Execution]
     only_bad: bool
+    again: Callable[[Wishes], Sequence[Execution]]
 
 
 class Showing:
@@ -51,10 +48,9 @@ class Showing:
         found_bad: whether any tensor was bad.
     """
 
-    def __init__(self, plan: RunPlan, seen: Observation, programs: Programs, arrays: KnownArrays) -> None:
+    def __init__(self, plan: RunPlan, seen: Observation, arrays: KnownArrays) -> None:
         self._plan = plan
         self._seen = seen
-        self._programs = programs
         self._arrays = arrays
         self.found_bad = False
 
@@ -141,7 +137,7 @@ class Showing:
             frozenset((n, VALUE) for n in wanted if program.sites[n].spec.dtype in READABLE)
             | frozenset((n, PILL) for n in program.leaving if n not in wanted)
         )
-        _, records = self._programs.execute(program, executed.call, wishes, executed.arguments)
+        records = executed.again(wishes)
         values: dict[str, Any] = {
             named.tensors[each.site.number]: _array_of(each) for each in records if each.data is not None
         }
