@@ -38,6 +38,7 @@ COMMANDS = (
     "trace",
     "profile",
     "serve",
+    "view",
     "export",
     "doctor",
     "build",
