@@ -191,16 +191,20 @@ class Case:
 
     def comes_of(self, tensor: str, op: str, through: frozenset[str]) -> bool:
         """Whether a tensor was made of the output of an operation by nothing but these others, and views."""
+        pending = [tensor]
         for _ in range(20):
-            node = None if self._facts is None else self._facts.node_of(tensor)
-            if self._facts is None or node is None:
+            if not pending or self._facts is None:
                 return False
+            node = self._facts.node_of(pending.pop(0))
+            if node is None:
+                continue
             name = self._facts.operation(node).name
             if name == op:
                 return True
-            if not node.inputs or (name not in through and not self._facts.is_view(node)):
-                return False
-            tensor = node.inputs[0]
+            if name in through:
+                pending += node.inputs
+            elif self._facts.is_view(node):
+                pending += node.inputs[:1]
         return False
 
     def named(self, place: int) -> str:
