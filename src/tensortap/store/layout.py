@@ -5,6 +5,7 @@
       graphs/<sha256>.pb                    GraphDef messages, once per distinct content
       sources/<sha256>.txt                  source files, once per distinct content
       health/task_<n>.sqlite3               health pills of all runs of one task
+      updates/task_<n>.jsonl                steps of optimizers of one task, as far as they were looked at
       processes/<pid>-<epoch ns>.json       what became of each process that wrote here
       run_<epoch µs>_<counter>/
         run.json                            description of the run
@@ -43,6 +44,7 @@ __all__ = [
     "run_name",
     "safe_component",
     "stored_path",
+    "updates_path",
     "write_atomically",
     "write_marker",
 ]
@@ -134,6 +136,11 @@ def stored_path(root: Path, folder: str, digest: str) -> Path:
 def health_path(root: Path, task: int) -> Path:
     """The health history of one task."""
     return root / "health" / f"task_{int(task)}.sqlite3"
+
+
+def updates_path(root: Path, task: int) -> Path:
+    """The updates of one task."""
+    return root / "updates" / f"task_{int(task)}.jsonl"
 
 
 def process_folder(root: Path) -> Path:

@@ -46,6 +46,10 @@ class Watch(Protocol):
     def budget(self) -> Any:
         """Decides which runs are watched (`wants_next`, `ran`, `bad`, `owes`); None for all of them."""
 
+    @property
+    def updates(self) -> Any:
+        """Where updates go (`add`) that are looked at; None if nobody wants them."""
+
     def finds_unwatched(self, step: int, what: str) -> None:
         """Hear what is bad in a run that was not watched."""
 
