@@ -13,6 +13,7 @@ EXTRAS = {
     **{framework.name: {framework.module: framework.packages[0]} for framework in FRAMEWORKS},
     "stream": {"grpc": "grpcio"},
     "serve": {"grpc": "grpcio", "starlette": "starlette", "uvicorn": "uvicorn"},
+    "view": {"starlette": "starlette", "uvicorn": "uvicorn"},
     "parquet": {"pyarrow": "pyarrow"},
 }
 """Of each extra the modules it brings, and the packages they come in; `pyproject.toml` says which versions."""

@@ -167,6 +167,9 @@ CASES = {
     "index-out-of-bounds": lambda: cause(
         "gather", [NAN, 1.0], [1.0, 1.0], arguments={"mode": "FILL_OR_DROP"}
     ),
+    # compiled
+    "only-compiled": lambda: cause("executable", [NAN], arguments={"repeats": True}),
+    "not-repeated": lambda: cause("executable", [NAN], arguments={"repeats": False}),
     # reduction
     "masked-target": lambda: cause("aten::nll_loss_forward", INF, LOG_PROBABILITIES),
     "mean-of-nothing": lambda: cause("aten::mean", NAN, np.zeros(0)),

@@ -338,6 +338,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 while True:
     net(torch.ones(2, 3)).mean().backward()
     optimizer.step()
+    optimizer.zero_grad()
     print("step", flush=True)
 """,
     )

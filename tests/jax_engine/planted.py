@@ -6,6 +6,7 @@ Each is a function that trains; `expected` says what the answer must name beside
 from __future__ import annotations
 
 import functools
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.experimental import pallas as pl
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -121,7 +123,7 @@ def middle_of_a_long_scan():
     evaluate(jnp.asarray(x))
 
 
-@plant("exp", 0, "overflow", "")
+@plant("exp", 0, "overflow", "4 of the scan")
 def scan_that_grows():
     def cell(carry, x):
         carry = jnp.exp(carry)  # BUG
@@ -437,7 +439,7 @@ def exploding_updates():
         params, _ = train_step(params, x)
 
 
-@plant("sub", 0, "infinity-minus-infinity")
+@plant("sub", 0, "fully-masked-row")
 def logsumexp_of_nothing():
     @jax.jit
     def evaluate(x, mask):
@@ -513,3 +515,158 @@ def updates_outside_of_compiled_code():
     for x in batches(3, bad=1):
         _, gradients = gradients_of(params, x)
         params = jax.tree.map(lambda p, g: p - 0.0 * g, params, gradients)
+
+
+@plant("sub", 1, "fully-masked-row")
+def softmax_of_a_row_that_is_masked():
+    def loss_of(params, x, mask):
+        scores = jnp.where(mask, x * params["w"], -jnp.inf)
+        return jax.nn.softmax(scores, -1).max()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(3):
+        params, _ = step(params, jnp.ones((4, 3)), jnp.ones((4, 3), bool).at[2].set(index != 1))
+
+
+@plant("gather", 1, "index-out-of-bounds")
+def index_that_overflows():
+    def loss_of(params, row):
+        place = row * 100_000
+        return jnp.take(params["table"], place // 4_000_000 - 500).sum()  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"table": jnp.ones(300)}
+    for row in (20_000, 30_000, 21_000):
+        params, _ = step(params, jnp.asarray([row, 20_100]))
+
+
+@plant("convert_element_type", 2, "cast-overflow")
+def cast_to_eight_bits():
+    def loss_of(params, x):
+        low = (x * params["w"]).astype(jnp.float8_e5m2)  # BUG
+        return low.astype(jnp.float32).sum()
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for x in batches(4, bad=2, value=1e6):
+        params, _ = step(params, x)
+
+
+@plant("log", 1, "log-of-zero", "2 of the while")
+def while_inside_a_scan():
+    def cell(carry, x):
+        def body(state):
+            n, total = state
+            return n + 1, total + jnp.log(x[n])  # BUG
+
+        return carry + jax.lax.while_loop(lambda state: state[0] < 4, body, (0, 0.0))[1], None
+
+    @jax.jit
+    def step(state, xs):
+        return {"w": state["w"] * 1.0}, jax.lax.scan(cell, 0.0, xs)[0]
+
+    state = {"w": jnp.ones(3)}
+    for index in range(3):
+        xs = np.ones((5, 4), np.float32)
+        if index == 1:
+            xs[3, 2] = 0
+        state, _ = step(state, jnp.asarray(xs))
+
+
+@plant("div", 1, "sqrt-gradient-at-zero")
+def gradient_of_a_deviation():
+    def loss_of(params, x):
+        return jnp.std(x * params["w"])  # BUG
+
+    step = sgd(loss_of, 0.0)
+    params = {"w": jnp.ones(3)}
+    for index in range(3):
+        params, _ = step(params, jnp.ones((4, 3)) if index == 1 else jnp.arange(12.0).reshape(4, 3))
+
+
+@plant("log", 2, "log-of-negative")
+def on_all_devices_with_pmap():
+    devices = jax.devices()[:2]
+
+    def train_step(params, x):
+        loss, gradients = jax.value_and_grad(lambda p: jnp.log(x * p["w"]).mean())(params)  # BUG
+        gradients = jax.lax.pmean(gradients, "d")
+        return jax.tree.map(lambda p, g: p - 0.0 * g, params, gradients), loss
+
+    step = jax.pmap(train_step, "d", devices=devices)
+    params = {"w": jnp.ones((2, 3))}
+    for x in batches(4, (2, 3), bad=2, value=-1.0):
+        params, _ = step(params, x)
+
+
+@plant("div", 0, "division-by-zero", "11 of the scan")
+def whole_training_in_one_call():
+    def loss_of(w, x):
+        return ((w * x) / x.sum()).sum()  # BUG
+
+    @jax.jit
+    def train(w, xs):
+        def step(w, x):
+            loss, g = jax.value_and_grad(loss_of)(w, x)
+            return w - 0.1 * g, loss
+
+        return jax.lax.scan(step, w, xs)
+
+    xs = np.ones((20, 3), np.float32)
+    xs[11] = 0
+    train(jnp.ones(3), jnp.asarray(xs))
+
+
+@plant("log", 2, "log-of-zero")
+def in_another_thread():
+    def work():
+        step = sgd(lambda params, x: jnp.log(x * params["w"]).mean(), 0.0)  # BUG
+        params = {"w": jnp.ones(3)}
+        for x in batches(4, bad=2):
+            params, _ = step(params, x)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@plant("pallas_call", 1, "unknown")
+def inside_a_kernel():
+    def kernel(x, out):
+        out[...] = jnp.log(x[...])
+
+    @jax.jit
+    def train_step(params, x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        logs = pl.pallas_call(kernel, out_shape=shape, interpret=True)(x * params["w"])  # BUG
+        return params, logs.sum()
+
+    params = {"w": jnp.ones(3)}
+    for x in batches(3, bad=1):
+        params, _ = train_step(params, x)
+
+
+@plant("div", 1, "division-by-zero")
+def environments_side_by_side():
+    def env_step(state, action):
+        state = state + action
+        return state, 1.0 / (state - 3.0)  # BUG
+
+    @jax.jit
+    def rollout(params, states):
+        actions = params["w"] * jnp.ones_like(states)
+        states, rewards = jax.vmap(env_step)(states, actions)
+        return {"w": params["w"] * 1.0}, states, rewards.sum()
+
+    params, states = {"w": jnp.float32(1.0)}, jnp.asarray([0.0, 1.0, 5.0])
+    for _ in range(4):
+        params, states, _ = rollout(params, states)
+
+
+@plant("log", 0, "log-of-zero", "2 of the scan")
+def loop_outside_of_compiled_code():
+    def cell(carry, x):
+        return carry + jnp.log(x), None  # BUG
+
+    jax.lax.scan(cell, 0.0, jnp.ones(5).at[2].set(0.0))

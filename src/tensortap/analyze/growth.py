@@ -30,6 +30,9 @@ ENOUGH_FACTOR = 100.0
 STEADY_FACTOR = 10.0
 """What has not grown by more than this before has not been growing."""
 
+LARGE_PARAMETER = 1e6
+"""No parameter is this large by design."""
+
 _MOST_VALUES = 100
 """Runs whose values are read if there are no pills: it takes its time."""
 
@@ -105,7 +108,7 @@ def growth_of(session: SessionDir, finding: Finding, facts: RunFacts | None = No
     parameters = [each for each in series if each.is_parameter]
     if jumped and parameters and jumped[0].runs[-1] == finding.run:
         return _one_batch(jumped[0])
-    return None
+    return _too_large(finding, facts)
 
 
 def _series(session: SessionDir, finding: Finding, tensor: str, facts: RunFacts | None) -> _Series | None:
@@ -138,12 +141,45 @@ def _sizes(session: SessionDir, finding: Finding, tensor: str) -> tuple[Any, Any
 
 def _trend(series: _Series, facts: RunFacts | None) -> Growth:
     runs, sizes = series.runs, series.sizes
+    if runs[0] == runs[-1]:
+        return _in_a_loop(series)
     per_run = series.factor ** (1 / max(int(runs[-1] - runs[0]), 1))
     return Growth(
         series.tensor,
         f"It had been growing: {series.tensor} went from {number_text(float(sizes[0]))} in run {int(runs[0])} to "
         f"{number_text(float(sizes[-1]))} in run {int(runs[-1])}, about ×{number_text(round(per_run, 1))} per run, as "
         "happens when updates are too large.",
+        f"Lower the learning rate{_rate_text(facts)}, warm it up, or clip the gradients.",
+    )
+
+
+def _in_a_loop(series: _Series) -> Growth:
+    """Growth within one run: the tensor is worked out several times in it."""
+    first, last = (number_text(float(each)) for each in series.sizes[[0, -1]])
+    return Growth(
+        series.tensor,
+        f"It grows from iteration to iteration: {series.tensor} goes from {first} to {last} in "
+        f"{len(series.sizes)} of them, in one run.",
+        "Keep what the loop hands on bounded: normalise it, clip it, or make its factor smaller than 1.",
+    )
+
+
+def _too_large(finding: Finding, facts: RunFacts | None) -> Growth | None:
+    """A parameter that is so large itself that it has been growing, though nobody recorded the runs before."""
+    if facts is None:
+        return None
+    found = []
+    for tensor in _candidates(finding, facts):
+        node, health = facts.node_of(tensor), facts.health(tensor)
+        if node is not None and health is not None and is_variable(node.op_type) and not health.is_bad:
+            found.append((health.magnitude, tensor))
+    size, tensor = max(found, default=(0.0, ""))
+    if size < LARGE_PARAMETER:
+        return None
+    return Growth(
+        tensor,
+        f"The parameter {tensor.rpartition(':')[0]} itself reaches {number_text(size)}: the updates before were too "
+        "large.",
         f"Lower the learning rate{_rate_text(facts)}, warm it up, or clip the gradients.",
     )
 

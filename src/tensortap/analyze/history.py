@@ -13,7 +13,7 @@ from tensortap.pill import PILL_COLUMNS
 if TYPE_CHECKING:
     from tensortap.reader import SessionDir
 
-__all__ = ["PLACE_COLUMNS", "history_of"]
+__all__ = ["PLACE_COLUMNS", "history_of", "joined"]
 
 PLACE_COLUMNS = ("task", "run", "step", "timestamp")
 
@@ -46,6 +46,38 @@ def history_of(
     if last is None:
         return found
     return found[-last:] if last > 0 else found[:0]
+
+
+def joined(history: npt.NDArray[Any], points: int) -> npt.NDArray[Any]:
+    """At most so many rows: neighbours are joined, so that no bad value and no extreme gets lost.
+
+    Args:
+        history: as `history_of` makes it.
+        points: how many rows are left; the first of those that are joined tells run and time.
+
+    >>> from tensortap.store.health import history_dtype
+    >>> rows = np.zeros(3, history_dtype())
+    >>> rows["min"], rows["nan"], rows["positive"], rows["mean"] = [3, 1, 2], [0, 1, 0], 1, [1, 3, 2]
+    >>> joined(rows, 2)[["min", "nan", "mean"]].tolist()
+    [(3.0, 0.0, 1.0), (1.0, 1.0, 2.5)]
+    """
+    if len(history) <= points:
+        return history
+    starts = np.arange(points) * len(history) // points
+    found = history[starts].copy()
+    finite = history["negative"] + history["zero"] + history["positive"] > 0
+    lowest, highest = np.where(finite, history["min"], np.inf), np.where(finite, history["max"], -np.inf)
+    found["min"], found["max"] = np.minimum.reduceat(lowest, starts), np.maximum.reduceat(highest, starts)
+    for name in ("nan", "neg_inf", "pos_inf"):
+        found[name] = np.maximum.reduceat(history[name], starts)
+    counts = np.add.reduceat(finite.astype(np.float64), starts)
+    with np.errstate(all="ignore"):
+        for name in ("mean", "variance"):
+            sums = np.add.reduceat(np.where(finite, history[name], 0.0), starts)
+            found[name] = sums / np.where(counts > 0, counts, np.nan)
+    for name in ("negative", "zero", "positive", "elements"):
+        found[name] = np.maximum.reduceat(history[name], starts)
+    return found
 
 
 def _from_values(session: SessionDir, tensor: str, form: Any) -> npt.NDArray[Any]:

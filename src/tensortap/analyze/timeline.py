@@ -17,6 +17,7 @@ __all__ = [
     "StepTrace",
     "Total",
     "memory_by",
+    "memory_over_time",
     "peaks",
     "read_step",
     "time_by",
@@ -378,3 +379,32 @@ def peaks(traces: Sequence[StepTrace]) -> list[Peak]:
             if peak.allocator not in highest or peak.nbytes > highest[peak.allocator].nbytes:
                 highest[peak.allocator] = peak
     return sorted(highest.values(), key=lambda peak: -peak.nbytes)
+
+
+def memory_over_time(events: Sequence[Event], points: int = 2000) -> dict[str, Any]:
+    """What each allocator had handed out, in bytes over microseconds since the first of these moments.
+
+    Of many moments those with the most memory are kept, so that no peak is lost.
+
+    >>> memory_over_time([{"ph": "C", "cat": "Memory", "ts": 5.0, "args": {"cpu": 7}}])
+    {'cpu': {'micros': [0.0], 'bytes': [7]}}
+    """
+    found: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "C" and event.get("cat") == "Memory":
+            for allocator, total in event.get("args", {}).items():
+                if isinstance(total, int):
+                    found[allocator].append((_time(event), total))
+    start = min((moment for moments in found.values() for moment, _ in moments), default=0.0)
+    shown = {}
+    for allocator, moments in found.items():
+        moments.sort()
+        ends = [len(moments) * place // points for place in range(points + 1)]
+        parts = (
+            [moments[a:b] for a, b in pairwise(ends)]
+            if len(moments) > points
+            else [[each] for each in moments]
+        )
+        kept = [max(part, key=lambda each: each[1]) for part in parts if part]
+        shown[allocator] = {"micros": [each[0] - start for each in kept], "bytes": [each[1] for each in kept]}
+    return shown

@@ -21,6 +21,8 @@ __all__ = ["COMMANDS", "main", "parser_of"]
 COMMANDS = (
     "run",
     "why",
+    "check",
+    "explain",
     "health",
     "ls",
     "show",
@@ -36,6 +38,7 @@ COMMANDS = (
     "trace",
     "profile",
     "serve",
+    "view",
     "export",
     "doctor",
     "build",

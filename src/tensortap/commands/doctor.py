@@ -195,7 +195,7 @@ def _interceptor(build: Any) -> list[Check]:
     if build is None:
         return checks
     try:
-        compiler = getattr(build, "_compiler", find_compiler)()  # an engine may need another one
+        compiler = find_compiler(build.RECIPE.language)
         checks.append(Check("compiler", "good", " ".join(compiler)))
     except NativeBuildError as error:
         checks.append(Check("compiler", "note", error.reason, error.fix))

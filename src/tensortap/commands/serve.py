@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     with server:
         print(f"streams: grpc://{server.address}", file=sys.stderr)
         if server.http_address is not None:
-            print(f"http:    {server.http_address}/api/jobs", file=sys.stderr)
+            print(f"page:    {server.http_address}/", file=sys.stderr)
         print(
             f"runs:    {options.root}/<job>; every job is named here when its first run comes",
             file=sys.stderr,

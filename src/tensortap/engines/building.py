@@ -49,6 +49,9 @@ T = TypeVar("T")
 COMPILE_SECONDS = 600.0
 
 COMPILERS = ("c++", "g++", "clang++")
+_LANGUAGES = {"C++": ("CXX", "g++", COMPILERS), "C": ("CC", "gcc", ("cc", "gcc", "clang"))}
+"""Of each: the variable that names a compiler, what to install, and what to look for."""
+
 # Portable code (no -march=native): machines of different kinds share a home directory.
 # Frameworks are built without assertions, and some of their classes have a member more with them.
 FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden")
@@ -61,10 +64,12 @@ class Recipe(ABC):
 
     Attributes:
         framework: its name, with which keys begin.
+        language: that it is written in.
         seconds: about how long it takes, to be told.
     """
 
     framework: str
+    language: str = "C++"
     seconds: int
 
     @property
@@ -220,27 +225,30 @@ def make_key(recipe: Recipe, source: Path, abi: str, facts: Sequence[str]) -> st
     return re.sub(r"[^\w.+-]", "_", readable)
 
 
-def find_compiler() -> list[str]:
-    """The C++ compiler and arguments for it.
+def find_compiler(language: str = "C++") -> list[str]:
+    """The compiler of a language and arguments for it.
 
     Raises:
         NativeBuildError: there is none.
     """
-    text = os.environ.get("CXX", "").strip()
+    variable, package, names = _LANGUAGES[language]
+    text = os.environ.get(variable, "").strip()
     if text:
         with suppress(ValueError):  # a quote that is not closed
             name, *arguments = shlex.split(text)
             if path := shutil.which(name):
                 return [os.path.abspath(path), *arguments]
         raise NativeBuildError(
-            f"The C++ compiler that CXX names ({text!r}) was not found.", "Correct CXX, or unset it."
+            f"The {language} compiler that {variable} names ({text!r}) was not found.",
+            f"Correct {variable}, or unset it.",
         )
-    for name in COMPILERS:
+    for name in names:
         if path := shutil.which(name):
             return [path]
     raise NativeBuildError(
-        f"There is no C++ compiler here ({', '.join(COMPILERS)} are not on PATH).",
-        "Install g++, set CXX, or build where there is one and set TENSORTAP_CACHE_DIR to what was built.",
+        f"There is no {language} compiler here ({', '.join(names)} are not on PATH).",
+        f"Install {package}, set {variable}, or build where there is one and set TENSORTAP_CACHE_DIR to what was "
+        "built.",
     )
 
 
@@ -266,7 +274,7 @@ def _build(recipe: Recipe, place: Place, key: str, command: list[str], is_only_b
                 raise _CompilerFailed(f"{command[0]} made no library")
         except _CompilerFailed as failed:
             os.replace(output, log_file)
-            raise failed.explained(log_file) from None
+            raise failed.explained(recipe, log_file) from None
         seal(made, key)
         made.chmod(place.mode)  # the compiler followed the umask, which may let everybody write
         os.replace(made, library)
@@ -282,12 +290,13 @@ def _build(recipe: Recipe, place: Place, key: str, command: list[str], is_only_b
 class _CompilerFailed(TensortapError):
     """The compiler ended without a library."""
 
-    def explained(self, log_file: Path) -> NativeBuildError:
+    def explained(self, recipe: Recipe, log_file: Path) -> NativeBuildError:
         """The error for users, with the end of what the compiler said."""
         lines = log_file.read_text(errors="replace").splitlines()
+        variable = _LANGUAGES[recipe.language][0]
         return NativeBuildError(
             f"The native interceptor could not be compiled: {self}.",
-            f"Its whole output is in {log_file}; setting CXX to another compiler may help.",
+            f"Its whole output is in {log_file}; setting {variable} to another compiler may help.",
             "\n".join(lines[-_SHOWN_LINES:]),
         )
 

@@ -22,6 +22,7 @@ from tensortap.debug.time_budget import TimeBudget
 from tensortap.hooks.args import SessionRunArgs, SessionRunContext
 from tensortap.hooks.hook import SessionRunHook
 from tensortap.launch.alarm import Alarm, Condition
+from tensortap.launch.checking import Checking
 from tensortap.launch.polite import Politely
 from tensortap.records import Record, RecordBatch, RunInfo
 from tensortap.seam.options import RunOptions
@@ -29,7 +30,8 @@ from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.budget import Budget, limit_from_environment
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
-from tensortap.sink.retention import Keeper, RetainedSink, Retention
+from tensortap.sink.retention import Keeper, RetainedSink, Retention, is_sample
+from tensortap.store.updates import UpdateLog
 from tensortap.watch.match import watch_run
 from tensortap.watch.options import WatchOptions
 from tensortap.watch.urls import Destination, file_url
@@ -65,6 +67,7 @@ class ScriptOptions:
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
         compare: take checksums of what ranks hold copies of, now and then.
+        joins: the directory is that of a job to which this process belongs; it counts once it has begun a run.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
     20
@@ -85,15 +88,7 @@ class ScriptOptions:
     interceptor: str | None = None
     fsync: bool = False
     compare: bool = True
-
-
-def is_sample(index: int) -> bool:
-    """Whether a run is kept for its number alone.
-
-    >>> [index for index in range(1, 400) if is_sample(index)]
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300]
-    """
-    return not str(index)[1:].strip("0")
+    joins: bool = False
 
 
 @dataclass
@@ -127,6 +122,16 @@ class Seen:
     unrecorded: tuple[int, int, int, int] | None = None
     kept: list[Counts] = field(default_factory=list)
 
+    def told(self) -> dict[str, int]:
+        """As a process tells it in the session directory."""
+        return {
+            "seen_runs": self.runs,
+            "seen_steps": self.steps,
+            "seen_tensors": self.tensors,
+            "seen_records": self.records,
+            "dropped": sum(counts.lost for counts in self.kept),
+        }
+
 
 class ScriptWatch:
     """Watches one program: gives its runs a hook, and hands suspected runs to a judge.
@@ -150,6 +155,7 @@ class ScriptWatch:
         copies: when checksums are taken of what ranks hold copies of; None for never.
         prepares: the next run comes before all models and optimizers; it is kept only if a bad value is made in it.
         keeps_preparation: it was.
+        updates: where the updates go that an engine looks at; None if nobody wants them.
     """
 
     def __init__(self, options: ScriptOptions, judge: Callable[[Path], bool] = lambda run_dir: False) -> None:
@@ -171,6 +177,7 @@ class ScriptWatch:
         self.last_node = ""
         self.presence = self._dumper.presence
         self.presence.last_node = lambda: self.last_node
+        self.presence.counts = self.seen.told
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
         self.presence.budget = self.budget
@@ -178,6 +185,7 @@ class ScriptWatch:
         self._pid = os.getpid()
         self.prepares = False
         self.keeps_preparation = False
+        self.updates: Checking | None = None
 
     @property
     def is_watching(self) -> bool:
@@ -222,6 +230,10 @@ class ScriptWatch:
         """Nothing is kept of what came before the first run, which is the first to be counted."""
         self._dumper.count_anew()
 
+    def check_with(self, look: Callable[[], None]) -> None:
+        """Have updates looked at by the engine, and the session by somebody now and then."""
+        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look)
+
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
         if self.found.is_set() or self._waiting.qsize() >= _SUSPECTED_KEPT:
@@ -244,6 +256,8 @@ class ScriptWatch:
             if self.copies is not None:
                 self.copies.close()
             self._dumper.close(_GLANCE_SECS, self.error)
+            if self.updates is not None:
+                self.updates.close()
             _wait_for(self.is_settled, timeout, waiting)
 
     def _work(self) -> None:
@@ -296,10 +310,12 @@ class _ScriptDirectories(RunDirectories):
             ),
             budget=Budget(bytes_per_session=limit_from_environment(options.disk_bytes)),
             fsync=options.fsync,
+            joins=options.joins,
         )
         self._options = options
         self._watch = watch
         self._alarm = Alarm(options.condition)
+        self.last_task = 0
         self.url = Destination(file_url(self.root / "run"), self._open_next)
         """Whoever opens it begins the next run."""
 
@@ -307,6 +323,7 @@ class _ScriptDirectories(RunDirectories):
         with self._lock:
             index = self._runs
             self._runs += 1
+        self.last_task = engine.task
         info = engine if engine.index == index else replace(engine, index=index)
         return self._sink_of(info, makes_directory=True)
 
@@ -314,6 +331,11 @@ class _ScriptDirectories(RunDirectories):
         """Write the runs that are held back: the program is over."""
         if self._options.keep != "none":
             self._keeper.keep_all()
+
+    def _begins(self, info: RunInfo) -> None:
+        # A process of a job counts when it trains; many load a framework and do not.
+        if not (self._options.joins and self._watch.prepares):
+            super()._begins(info)
 
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         keep = self._options.keep == "all" or (self._options.keep == "samples" and is_sample(info.index))

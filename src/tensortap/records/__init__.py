@@ -9,6 +9,7 @@ debug op  reduces a live tensor to a record
 record    what one debug op made of one tensor at one moment of a run
 batch     many records as arrays, for runs that make thousands of small ones
 key       what records of one watch have in common from run to run; a batch knows it by number
+update    one step of an optimizer: what led to it, and what it did to each parameter
 device    `/job:<job>/replica:0/task:<rank>/device:CPU:0`, one spelling on all engines
 """
 
@@ -20,22 +21,40 @@ from tensortap.records.node import Frame, Node, Position, TensorSpec, split_tens
 from tensortap.records.record import Record
 from tensortap.records.run import Circumstances, RunInfo
 from tensortap.records.shard import Shard
+from tensortap.records.update import (
+    Event,
+    Group,
+    KeptGraphs,
+    LoaderUse,
+    Mode,
+    ParameterUpdate,
+    StrayTensor,
+    Update,
+)
 
 __all__ = [
     "MAX_BATCH_RANK",
     "RECORD_ROW",
     "Circumstances",
     "Device",
+    "Event",
     "Frame",
+    "Group",
+    "KeptGraphs",
     "KeyTable",
+    "LoaderUse",
+    "Mode",
     "Node",
+    "ParameterUpdate",
     "Position",
     "Record",
     "RecordBatch",
     "RecordKey",
     "RunInfo",
     "Shard",
+    "StrayTensor",
     "TensorSpec",
+    "Update",
     "device_name",
     "split_tensor_name",
     "tensor_name",

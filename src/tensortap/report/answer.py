@@ -12,6 +12,7 @@ from tensortap.analyze.coverage import Coverage, Guarded
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.pill import BAD_COLUMNS, BAD_WORDS
 from tensortap.records import Frame
+from tensortap.records.task import task_name
 from tensortap.report.page import Page, Piece
 
 __all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "not_looked_at", "short_function", "short_path"]
@@ -28,9 +29,11 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 """The beginning of a path of a file that came with a package."""
 
 
-def answer(report: Report, *, show_contained: bool = False, width: int | None = None) -> Page:
-    """A page for a whole report."""
-    page = Page(width)
+def answer(
+    report: Report, *, show_contained: bool = False, width: int | None = None, page: Page | None = None
+) -> Page:
+    """A page for a whole report; on the one that is given, if there is one."""
+    page = Page(width) if page is None else page
     if report.first_bad is None and report.coverage.unseen_bad is not None:
         _unseen(page, report.coverage.unseen_bad)
     elif report.first_bad is None:
@@ -114,7 +117,7 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
     if finding.step >= 0 and finding.step != finding.run:
         when += f" (run {finding.run})"
     if name_rank:
-        when += f" on rank {finding.rank}"
+        when += f" on {task_name(finding.rank)}"
     title = "✗ first bad value" if finding.health.is_bad else "✗ first match"
     if finding.origin is not None and finding.origin.is_unseen:
         title = "✗ first bad value that was seen"

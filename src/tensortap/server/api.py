@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,24 +14,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from tensortap.analyze.values import storable
-from tensortap.report.plain import plain
 from tensortap.server import views
+from tensortap.server.asking import body, job_of, json_answer, number, run_of
 from tensortap.server.gates import CLOSED, STATE_NAMES, WatchKey, replacement
-from tensortap.server.job import Job
 from tensortap.server.statistics import prometheus_text
 
 if TYPE_CHECKING:
     from tensortap.server.debug_server import DebugServer
+    from tensortap.server.recorded import Viewer
 
-__all__ = ["MAX_BODY_BYTES", "Endpoint", "routes"]
-
-MAX_BODY_BYTES = 64 << 20
-_JOBS_SHOWN = 10
+__all__ = ["Endpoint", "routes"]
 
 Endpoint = Callable[[Request], Any]
 
 
-def routes(server: DebugServer) -> list[tuple[str, str, Endpoint]]:
+def routes(server: DebugServer | Viewer) -> list[tuple[str, str, Endpoint]]:
     """Method, path and endpoint of every route."""
     return _Api(server).routes()
 
@@ -41,7 +36,7 @@ def routes(server: DebugServer) -> list[tuple[str, str, Endpoint]]:
 class _Api:
     """One method per route. Those that read files are plain functions, which Starlette runs in threads."""
 
-    def __init__(self, server: DebugServer) -> None:
+    def __init__(self, server: DebugServer | Viewer) -> None:
         self._server = server
 
     def routes(self) -> list[tuple[str, str, Endpoint]]:
@@ -81,49 +76,37 @@ class _Api:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def server(self, request: Request) -> Response:
-        server = self._server
-        return _json(
-            {
-                "version": version("tensortap"),
-                "address": server.address,
-                "root": str(server.root.absolute()),
-                "started": server.statistics.started,
-                "counts": server.statistics.counts(),
-                "now": server.gauges(),
-                "limits": asdict(server.limits),
-                "breakpoint_timeout": server.breakpoint_timeout,
-            }
-        )
+        return json_answer(self._server.describe())
 
     # --- what was received -------------------------------------------------------------------------
 
     def jobs(self, request: Request) -> Response:
-        return _json({"jobs": [views.describe_job(job) for job in self._server.jobs() if job.is_known]})
+        return json_answer({"jobs": [views.describe_job(job) for job in self._server.jobs() if job.is_known]})
 
     def job(self, request: Request) -> Response:
-        return _json(views.describe_job(self._job(request)))
+        return json_answer(views.describe_job(job_of(self._server, request)))
 
     def runs(self, request: Request) -> Response:
-        return _json(
+        return json_answer(
             views.list_runs(
-                self._job(request),
-                task=_number(request, "task"),
-                limit=_number(request, "limit", 100, 10_000, least=1),
+                job_of(self._server, request),
+                task=number(request, "task"),
+                limit=number(request, "limit", 100, 10_000, least=1),
             )
         )
 
     def run(self, request: Request) -> Response:
-        return _json(views.describe_run(self._run(request)))
+        return json_answer(views.describe_run(run_of(self._server, request)))
 
     def tensors(self, request: Request) -> Response:
-        return _json(
+        return json_answer(
             views.list_tensors(
-                self._run(request),
+                run_of(self._server, request),
                 part=request.query_params.get("name", ""),
                 debug_op=request.query_params.get("debug_op"),
                 bad=request.query_params.get("bad", "") not in ("", "0", "false"),
-                offset=_number(request, "offset", 0) or 0,
-                limit=_number(request, "limit", 1000, 100_000, least=1) or 1000,
+                offset=number(request, "offset", 0) or 0,
+                limit=number(request, "limit", 1000, 100_000, least=1) or 1000,
             )
         )
 
@@ -132,58 +115,70 @@ class _Api:
         if text is None:
             raise HTTPException(400, "Say which tensor: ?tensor=node:slot or ?tensor=node:slot[0, :3].")
         facts, value = views.value_of(
-            self._run(request),
+            run_of(self._server, request),
             text,
             request.query_params.get("debug_op"),
-            _number(request, "execution", -1, least=-(2**31)) or 0,
+            number(request, "execution", -1, least=-(2**31)) or 0,
         )
         if request.query_params.get("format") == "npy":
             return _npy(value)
-        return _json({**facts, **views.value_as_json(value)})
+        return json_answer({**facts, **views.value_as_json(value)})
 
     def graph(self, request: Request) -> Response:
-        return _json(views.graph(self._run(request), request.query_params.get("device")))
+        return json_answer(views.graph(run_of(self._server, request), request.query_params.get("device")))
 
     def source(self, request: Request) -> Response:
-        return _json(views.source(self._run(request), request.query_params.get("path")))
+        return json_answer(views.source(run_of(self._server, request), request.query_params.get("path")))
 
     def tensor_names(self, request: Request) -> Response:
-        return _json(views.tensor_names(self._job(request), request.query_params.get("debug_op")))
+        return json_answer(
+            views.tensor_names(job_of(self._server, request), request.query_params.get("debug_op"))
+        )
 
     def health(self, request: Request) -> Response:
         tensor = request.query_params.get("tensor")
         if tensor is None:
             raise HTTPException(400, "Say which tensor: ?tensor=node:slot.")
-        limit = _number(request, "limit", 10_000, 1_000_000, least=1)
-        return _json(views.health(self._job(request), tensor, limit))
+        limit = number(request, "limit", 10_000, 1_000_000, least=1)
+        return json_answer(
+            views.health(
+                job_of(self._server, request),
+                tensor,
+                limit,
+                number(request, "task"),
+                number(request, "points", None, 100_000, least=1),
+            )
+        )
 
     def ranks(self, request: Request) -> Response:
         part = request.query_params.get("name", "")
-        return _json(views.ranks(self._job(request), part, _number(request, "last", 100, 100_000, least=1)))
+        return json_answer(
+            views.ranks(job_of(self._server, request), part, number(request, "last", 100, 100_000, least=1))
+        )
 
     # --- alerts ------------------------------------------------------------------------------------
 
     async def alerts(self, request: Request) -> Response:
-        job = self._job(request)
+        job = job_of(self._server, request)
         part = request.query_params.get("name", "")
         found = [asdict(alert) for alert in job.alerts.report() if part in alert.tensor]
-        return _json({"alerts": found, "left_out": job.alerts.left_out})
+        return json_answer({"alerts": found, "left_out": job.alerts.left_out})
 
     def clear_alerts(self, request: Request) -> Response:
-        job = self._job(request)
+        job = job_of(self._server, request)
         job.alerts.clear()
         job.save()
-        return _json({"alerts": []})
+        return json_answer({"alerts": []})
 
     # --- gates and breakpoints ---------------------------------------------------------------------
 
     async def gates(self, request: Request) -> Response:
-        return self._gates(self._job(request))
+        return self._gates(job_of(self._server, request))
 
     @staticmethod
-    def _gates(job: Job) -> Response:
+    def _gates(job: views.AnyJob) -> Response:
         states = job.gates.states()
-        return _json(
+        return json_answer(
             {
                 "gates": [{"watch_key": str(key), "state": state} for key, state in states.items()],
                 "gated": [str(key) for key in job.gated()],
@@ -191,96 +186,39 @@ class _Api:
         )
 
     async def set_gates(self, request: Request) -> Response:
-        body = await _body(request)
-        keys = body.get("watch_keys")
-        state = body.get("state")
+        asked = await body(request)
+        keys = asked.get("watch_keys")
+        state = asked.get("state")
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or not keys:
             raise HTTPException(400, "watch_keys must be a list of keys such as 'fc/addmm:0:DebugIdentity'.")
         if not isinstance(state, str) or state not in STATE_NAMES.values():
             raise HTTPException(400, f"state must be one of {', '.join(sorted(STATE_NAMES.values()))}.")
-        job = self._job(request, make=True)
+        job = job_of(self._server, request, make=True)
         parsed = [WatchKey.parse(key) for key in keys]
         await asyncio.to_thread(job.set_gates, parsed, state)
         return self._gates(job)
 
     def close_gates(self, request: Request) -> Response:
-        job = self._job(request)
+        job = job_of(self._server, request)
         asked = request.query_params.getlist("watch_key")
         keys = [WatchKey.parse(key) for key in asked] if asked else list(job.gates.states())
         job.set_gates(keys, CLOSED)
         return self._gates(job)
 
     async def breakpoints(self, request: Request) -> Response:
-        hits = self._job(request).gates.hits()
-        return _json({"waiting": [views.describe_hit(hit) for hit in hits]})
+        hits = job_of(self._server, request).gates.hits()
+        return json_answer({"waiting": [views.describe_hit(hit) for hit in hits]})
 
     async def release(self, request: Request) -> Response:
-        job, number = self._job(request), request.path_params["id"]
-        body = await _body(request)
-        hit = next((hit for hit in job.gates.hits() if hit.id == number), None)
+        job, wanted = job_of(self._server, request), request.path_params["id"]
+        asked = await body(request)
+        hit = next((hit for hit in job.gates.hits() if hit.id == wanted), None)
         if hit is None:
-            raise HTTPException(404, f"Nobody waits at breakpoint {number}; it was released or gave up.")
-        value = None if body.get("value") is None else replacement(hit.record, body["value"])
-        if not job.gates.release(number, value):
-            raise HTTPException(404, f"Nobody waits at breakpoint {number} any more.")
-        return _json({"released": number, "replaced": value is not None})
-
-    # --- finding -----------------------------------------------------------------------------------
-
-    def _job(self, request: Request, make: bool = False) -> Job:
-        """The job of the path, by its id; by its name if none has that id."""
-        name = request.path_params["job"]
-        jobs = self._server.jobs()
-        known = {job.name: job for job in jobs} | {job.directory.name: job for job in jobs}
-        if name in known:
-            return known[name]
-        if make:
-            job = self._server.job(name)
-            job.make()
-            return job
-        ids = [job.directory.name for job in jobs if job.is_known]
-        some = ", ".join(ids[-_JOBS_SHOWN:]) or "none yet"
-        more = f" and {len(ids) - _JOBS_SHOWN} older ones" if len(ids) > _JOBS_SHOWN else ""
-        raise HTTPException(404, f"There is no job {name[:80]!r}; there are {some}{more}.")
-
-    def _run(self, request: Request) -> Any:
-        return views.open_run(self._job(request), request.path_params["run"])
-
-
-def _number(
-    request: Request, name: str, default: int | None = None, most: int = 2**31, least: int = 0
-) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        number = int(text[:20])
-    except ValueError:
-        raise HTTPException(400, f"{name} must be a whole number, got {text[:40]!r}.") from None
-    if number < least:
-        raise HTTPException(400, f"{name} must be at least {least}, got {number}.")
-    return min(number, most)
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
-    if not content:
-        return {}
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "The body is no JSON.") from None
-    if not isinstance(body, dict):
-        raise HTTPException(400, "The body must be a JSON object.")
-    return body
-
-
-def _json(facts: Mapping[str, Any]) -> Response:
-    return JSONResponse(plain(facts))
+            raise HTTPException(404, f"Nobody waits at breakpoint {wanted}; it was released or gave up.")
+        value = None if asked.get("value") is None else replacement(hit.record, asked["value"])
+        if not job.gates.release(wanted, value):
+            raise HTTPException(404, f"Nobody waits at breakpoint {wanted} any more.")
+        return json_answer({"released": wanted, "replaced": value is not None})
 
 
 def _npy(value: Any) -> Response:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensortap.errors import UsageError
 from tensortap.extras import require
@@ -255,6 +257,20 @@ class DebugServer:
     def gated_watches(self, job: str = DEFAULT_JOB) -> list[WatchKey]:
         """The gated watches in the graphs received so far."""
         return self.job(job).gated()
+
+    def describe(self) -> dict[str, Any]:
+        """What is said of this process over HTTP."""
+        return {
+            "version": version("tensortap"),
+            "is_live": True,
+            "address": self.address,
+            "root": str(self.root.absolute()),
+            "started": self.statistics.started,
+            "counts": self.statistics.counts(),
+            "now": self.gauges(),
+            "limits": asdict(self.limits),
+            "breakpoint_timeout": self.breakpoint_timeout,
+        }
 
     def gauges(self) -> dict[str, float]:
         """What is the case now."""

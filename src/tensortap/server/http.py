@@ -22,12 +22,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tensortap.server.api import MAX_BODY_BYTES, routes
+from tensortap.errors import DamagedValueError, NotThereError
+from tensortap.server.api import routes
+from tensortap.server.asking import MAX_BODY_BYTES
 from tensortap.server.network import free_socket, is_loopback
+from tensortap.server.page_api import OPEN_PATHS, PageApi
 from tensortap.wire.debug_service import WireError
 
 if TYPE_CHECKING:
     from tensortap.server.debug_server import DebugServer
+    from tensortap.server.recorded import Viewer
 
 __all__ = ["HttpServer", "make_app"]
 
@@ -39,7 +43,7 @@ class HttpServer:
 
     def __init__(
         self,
-        server: DebugServer,
+        server: DebugServer | Viewer,
         host: str,
         port: int,
         tls_cert: str | Path | None,
@@ -47,8 +51,9 @@ class HttpServer:
     ) -> None:
         self._socket = free_socket(host, port)
         self.port: int = self._socket.getsockname()[1]
+        self._pages = PageApi(server)
         config = uvicorn.Config(
-            make_app(server),
+            make_app(server, self._pages),
             log_config=None,
             # Whoever knocks with something else than HTTP is answered, and must not fill the log.
             log_level="error",
@@ -69,6 +74,7 @@ class HttpServer:
 
     def stop(self) -> None:
         """End the thread."""
+        self._pages.is_stopping = True
         self._uvicorn.should_exit = True
         if self._thread.is_alive():
             self._thread.join(_START_SECS)
@@ -78,11 +84,18 @@ class HttpServer:
         asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
 
 
-def make_app(server: DebugServer) -> Any:
+def make_app(server: DebugServer | Viewer, pages: PageApi | None = None) -> Any:
     """The application, guarded."""
+    every = [*routes(server), *(pages or PageApi(server)).routes()]
     app = Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for method, path, endpoint in routes(server)],
-        exception_handlers={HTTPException: _explain, WireError: _explain_value, ValueError: _explain_value},
+        routes=[Route(path, endpoint, methods=[method]) for method, path, endpoint in every],
+        exception_handlers={
+            HTTPException: _explain,
+            WireError: _explain_value,
+            DamagedValueError: _explain_damage,
+            ValueError: _explain_value,
+            NotThereError: _explain_absence,
+        },
     )
     return _Guard(app, server)
 
@@ -96,6 +109,16 @@ def _explain_value(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
+def _explain_absence(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 404)
+
+
+def _explain_damage(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 409)
+
+
+_OPEN_PATHS = OPEN_PATHS | {"/healthz"}
+
 _Scope = Any
 
 
@@ -106,7 +129,7 @@ class _Guard:
     script on another page says so in `Origin`.
     """
 
-    def __init__(self, app: Any, server: DebugServer) -> None:
+    def __init__(self, app: Any, server: DebugServer | Viewer) -> None:
         self._app = app
         self._server = server
 
@@ -129,7 +152,7 @@ class _Guard:
         if origin is not None and origin.partition("://")[2] != named:
             return JSONResponse({"error": f"Requests from {origin!r} are not accepted."}, 403)
         wanted = self._server.token
-        if wanted is not None and request.url.path != "/healthz":
+        if wanted is not None and request.url.path not in _OPEN_PATHS:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return JSONResponse({"error": "The server wants a token: Authorization: Bearer …"}, 401)

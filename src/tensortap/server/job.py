@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensortap.records import RunInfo
+from tensortap.reader import SessionDir
+from tensortap.records import Circumstances, RunInfo
 from tensortap.server.alerts import AlertRegistry
 from tensortap.server.gates import CLOSED, Gates, WatchKey
 from tensortap.server.limits import Limits
@@ -56,6 +57,21 @@ class Job:
         self._written: tuple[int, int] | None = None
         self._said_incomplete = False
 
+    is_live = True
+
+    @property
+    def id(self) -> str:
+        """What it is called in addresses."""
+        return self.directory.name
+
+    def session(self) -> SessionDir:
+        """What was received so far, to read.
+
+        Raises:
+            OSError: nothing was.
+        """
+        return SessionDir(self.directory)
+
     @property
     def is_known(self) -> bool:
         """Whether anything was received of it, or asked about it."""
@@ -81,10 +97,16 @@ class Job:
             self._open_runs.add(writer.path)
         return writer
 
-    def end_run(self, writer: RunWriter, counts: Mapping[str, int], error: str | None) -> None:
+    def end_run(
+        self,
+        writer: RunWriter,
+        counts: Mapping[str, int],
+        error: str | None,
+        circumstances: Circumstances | None = None,
+    ) -> None:
         """Complete a run; what cannot be written is logged, the server goes on."""
         try:
-            writer.finish({}, counts, error)
+            writer.finish({}, counts, error, circumstances=circumstances)
         except OSError as problem:
             if not self._said_incomplete:
                 self._said_incomplete = True

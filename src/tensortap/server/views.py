@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from starlette.exceptions import HTTPException
 
-from tensortap.analyze.history import history_of
+from tensortap.analyze.health import Health
+from tensortap.analyze.history import history_of, joined
 from tensortap.analyze.listing import RecordRow, list_records, pill_numbers
 from tensortap.analyze.ranks import compare_ranks
 from tensortap.analyze.values import NoSuchTensor, find_value
@@ -18,7 +19,9 @@ from tensortap.reader.rank_readings import rank_readings
 from tensortap.reader.session_dir import RunRef
 from tensortap.server.gates import Hit
 from tensortap.server.job import Job
+from tensortap.server.recorded import RecordedJob
 from tensortap.store.description import RUNNING, read_description
+from tensortap.store.stored_run import open_run as open_stored_run
 from tensortap.suggest import nearest
 from tensortap.wire.values import numpy_dtype
 
@@ -26,6 +29,7 @@ __all__ = [
     "describe_hit",
     "describe_job",
     "describe_run",
+    "find_run",
     "graph",
     "health",
     "list_runs",
@@ -43,38 +47,61 @@ ELEMENTS_AT_ONCE = 100_000
 _PEEK_ELEMENTS = 16
 LAST = "last"
 
+AnyJob = Job | RecordedJob
 
-def session_of(job: Job) -> SessionDir:
+
+def session_of(job: AnyJob) -> SessionDir:
     """The session directory of a job."""
     try:
-        return SessionDir(job.directory)
+        return job.session()
     except OSError:
         raise HTTPException(404, f"Nothing was received of job {job.name!r} yet.") from None
 
 
-def open_run(job: Job, name: str) -> DebugDumpDir:
-    """One run by the name of its directory; `last` is the newest."""
+def find_run(job: AnyJob, name: str, task: int | None = None) -> RunRef:
+    """One run by the name of its directory or by its number, which several ranks may have; `last` is the newest."""
     session = session_of(job)
-    refs = {ref.name: ref for ref in session.runs}
-    ref = session.runs[-1] if name == LAST and session.runs else refs.get(name)
-    if ref is None:
-        raise HTTPException(404, f"Job {job.name!r} has no run {name[:80]!r}; it has {len(refs)} runs.")
+    if name == LAST and session.runs:
+        return session.runs[-1]
+    named = [ref for ref in session.runs if name in (ref.name, str(ref.index))]
+    found = named
+    if len(named) > 1 and task is not None:
+        found = [ref for ref in named if _task_of(ref) == task]
+    if not found:
+        rank = f" of rank {task}" if named else ""
+        raise HTTPException(
+            404, f"Job {job.name!r} has no run {name[:80]!r}{rank}; it has {len(session.runs)} runs."
+        )
+    return found[-1]
+
+
+def _task_of(ref: RunRef) -> int | None:
+    try:
+        return open_stored_run(ref.path).task
+    except (OSError, ValueError):
+        return None
+
+
+def open_run(job: AnyJob, name: str, task: int | None = None) -> DebugDumpDir:
+    """The same run, opened."""
+    ref = find_run(job, name, task)
     try:
         return ref.open(validate=False)
     except (OSError, ValueError) as error:
         raise HTTPException(404, f"The run {ref.name} cannot be read: {error}") from None
 
 
-def describe_job(job: Job) -> dict[str, Any]:
+def describe_job(job: AnyJob) -> dict[str, Any]:
     """A job in a few facts."""
     runs: list[RunRef] = []
     tasks: list[int] = []
     if job.directory.is_dir():
-        session = SessionDir(job.directory)
+        session = job.session()
         runs, tasks = session.runs, session.tasks()
     return {
-        "id": job.directory.name,
+        "id": job.id,
         "name": job.name,
+        "is_live": job.is_live,
         "directory": str(job.directory.absolute()),
         "runs": len(runs),
         "receiving": job.open_runs,
@@ -86,7 +113,7 @@ def describe_job(job: Job) -> dict[str, Any]:
     }
 
 
-def list_runs(job: Job, task: int | None, limit: int | None) -> dict[str, Any]:
+def list_runs(job: AnyJob, task: int | None, limit: int | None) -> dict[str, Any]:
     """The last runs of a job, newest last."""
     session = session_of(job)
     rows: list[dict[str, Any]] = []
@@ -237,24 +264,29 @@ def source(run: DebugDumpDir, path: str | None) -> dict[str, Any]:
         raise HTTPException(404, f"The run has no source file {path[:200]!r}.") from None
 
 
-def tensor_names(job: Job, debug_op: str | None) -> dict[str, Any]:
+def tensor_names(job: AnyJob, debug_op: str | None) -> dict[str, Any]:
     """Names of all tensors that any run of a job recorded."""
     session = session_of(job)
     return {"tensors": session.tensors(debug_op), "notices": session.notices}
 
 
-def health(job: Job, tensor: str, limit: int | None) -> dict[str, Any]:
-    """The pills of one tensor in the last runs, column by column."""
+def health(
+    job: AnyJob, tensor: str, limit: int | None, task: int | None, points: int | None
+) -> dict[str, Any]:
+    """The pills of one tensor in the last runs, column by column; of many runs at most so many points."""
     session = session_of(job)
-    history = history_of(session, tensor, last=limit, reads_values=False)
+    history = history_of(session, tensor, task=task, last=limit, reads_values=points is not None)
     if not len(history):
         names = session.tensors(PILL_OP)
         raise HTTPException(404, f"No health of {tensor[:200]!r} was recorded.{nearest(tensor[:200], names)}")
+    total = len(history)
+    if points is not None:
+        history = joined(history, points)
     columns = {name: history[name].tolist() for name in history.dtype.names or ()}
-    return {"tensor": tensor, "columns": columns, "notices": session.notices}
+    return {"tensor": tensor, "columns": columns, "total": total, "notices": session.notices}
 
 
-def ranks(job: Job, part: str, last: int | None) -> dict[str, Any]:
+def ranks(job: AnyJob, part: str, last: int | None) -> dict[str, Any]:
     """Which rank differs first."""
     session = session_of(job)
     found = compare_ranks(rank_readings(session, part=part, last=last))
@@ -266,9 +298,10 @@ def describe_hit(hit: Hit) -> dict[str, Any]:
     record = hit.record
     kind = numpy_dtype(record.dtype)
     peek: list[Any] = []
+    health = None
     if kind is not None and record.data is not None:
-        count = min(_PEEK_ELEMENTS, record.nbytes // kind.itemsize)
-        peek = np.frombuffer(record.data, kind, count).tolist()
+        value = np.frombuffer(record.data, kind)
+        peek, health = value[:_PEEK_ELEMENTS].tolist(), Health.of_value(value)
     return {
         "id": hit.id,
         "run": hit.run,
@@ -279,4 +312,5 @@ def describe_hit(hit: Hit) -> dict[str, Any]:
         "shape": record.shape,
         "since": hit.since,
         "first_elements": peek,
+        "health": "" if health is None else str(health),
     }

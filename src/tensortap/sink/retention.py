@@ -16,9 +16,18 @@ from tensortap.records import Record, RecordBatch
 from tensortap.sink.base import Counts, RunEnd, Sink, notices
 from tensortap.sink.filters import RecordFilter, has_inf_or_nan, look_at_pills
 
-__all__ = ["Keeper", "RetainedSink", "Retention"]
+__all__ = ["Keeper", "RetainedSink", "Retention", "is_sample"]
 
 NO_MEMORY = "ring memory"
+
+
+def is_sample(index: int) -> bool:
+    """Whether a run is kept, or an update looked at, for its number alone.
+
+    >>> [index for index in range(1, 400) if is_sample(index)]
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 300]
+    """
+    return not str(index)[1:].strip("0")
 
 
 @dataclass(frozen=True)

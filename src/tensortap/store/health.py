@@ -26,10 +26,13 @@ from tensortap.pill import PILL_COLUMNS, PILL_OP, PILL_SIZE, are_bad, are_unread
 from tensortap.records import KeyTable, RunInfo, tensor_name
 from tensortap.store.layout import health_path
 
-__all__ = ["HealthHistory", "HealthLog", "Pill", "PillBlock"]
+__all__ = ["ROWS_AT_ONCE", "HealthHistory", "HealthLog", "Pill", "PillBlock"]
 
 REGROUP_AFTER = 64
 """Runs that gather before they are regrouped: a compromise between work per run and pages per read."""
+
+ROWS_AT_ONCE = 1024
+"""Regrouped rows that are read together: some megabytes."""
 
 _VERSION = 2
 """1 had no compressed rows."""
@@ -286,21 +289,23 @@ class HealthHistory:
         """Names of the runs in which any pill counts NaN or infinities."""
         names = dict(self._rows("SELECT id, name FROM runs"))
         found: set[int] = set()
-        for table in ("recent", "grouped"):
-            for (blob,) in self._rows(f"SELECT pills FROM {table}"):
-                rows = self._parse(blob)
-                found.update(rows["run"][are_bad(rows["pill"])].tolist())
+        for rows in self._all_pills():
+            found.update(np.unique(rows["run"][are_bad(rows["pill"])]).tolist())
         return {names[run] for run in found if run in names}
 
     def unread_tensors(self) -> set[str]:
         """Names of the tensors that had pills without their elements being read, and could be bad."""
         names = dict(self._rows("SELECT id, name FROM tensors"))
         found: set[int] = set()
-        for table in ("recent", "grouped"):
-            for (blob,) in self._rows(f"SELECT pills FROM {table}"):
-                rows = self._parse(blob)
-                found.update(np.unique(rows["tensor"][are_unread(rows["pill"])]).tolist())
+        for rows in self._all_pills():
+            found.update(np.unique(rows["tensor"][are_unread(rows["pill"])]).tolist())
         return {names[tensor] for tensor in found if tensor in names}
+
+    def _all_pills(self) -> Iterator[npt.NDArray[Any]]:
+        """All pills, some megabytes at a time."""
+        for first in range(1, self.last_group() + 1, ROWS_AT_ONCE):
+            yield self.grouped_pills(first, first + ROWS_AT_ONCE - 1)
+        yield self.recent_pills()
 
     def pills(self, tensor: str, device: str | None = None) -> npt.NDArray[Any]:
         """All pills of one tensor in the order of the runs: run, step, timestamp and `PILL_COLUMNS`."""
@@ -326,6 +331,30 @@ class HealthHistory:
         for column, name in enumerate(PILL_COLUMNS):
             history[name] = rows["pill"][:, column]
         return history
+
+    # --- many tensors at once -----------------------------------------------------------------------
+
+    def run_rows(self, after: int = 0) -> list[tuple[int, str, int, int]]:
+        """Id, name, number and step of the runs behind an id, in their order."""
+        return self._rows("SELECT id, name, run, step FROM runs WHERE id > ? ORDER BY id", after)
+
+    def tensor_ids(self) -> dict[int, str]:
+        """The names of all tensors that have pills, by id, in the order in which they were first seen."""
+        return dict(self._rows("SELECT id, name FROM tensors WHERE debug_op=? ORDER BY id", PILL_OP))
+
+    def last_group(self) -> int:
+        """The number of the last regrouped row; they count from 1 in the order of writing."""
+        return self._rows("SELECT max(rowid) FROM grouped")[0][0] or 0
+
+    def grouped_pills(self, first: int, last: int) -> npt.NDArray[Any]:
+        """The pills of regrouped rows: ids of tensor and run, timestamp, pill."""
+        blobs = self._rows("SELECT pills FROM grouped WHERE rowid BETWEEN ? AND ?", first, last)
+        return self._parse(b"".join(row[0] for row in blobs))
+
+    def recent_pills(self, after: int = 0) -> npt.NDArray[Any]:
+        """The pills of runs that are not regrouped yet, in the same form."""
+        blobs = self._rows("SELECT pills FROM recent WHERE run > ? ORDER BY run", after)
+        return np.concatenate([np.zeros(0, _ROW), *(self._parse(row[0]) for row in blobs)])
 
     def close(self) -> None:
         """Close the file."""

@@ -5,6 +5,7 @@
       graphs/<sha256>.pb                    GraphDef messages, once per distinct content
       sources/<sha256>.txt                  source files, once per distinct content
       health/task_<n>.sqlite3               health pills of all runs of one task
+      updates/task_<n>.jsonl                steps of optimizers of one task, as far as they were looked at
       processes/<pid>-<epoch ns>.json       what became of each process that wrote here
       copies/rank_<n>-<pid>-<epoch ns>.jsonl  checksums of what ranks hold copies of, step by step
       run_<epoch µs>_<counter>/
@@ -45,6 +46,7 @@ __all__ = [
     "run_name",
     "safe_component",
     "stored_path",
+    "updates_path",
     "write_atomically",
     "write_marker",
 ]
@@ -136,6 +138,11 @@ def stored_path(root: Path, folder: str, digest: str) -> Path:
 def health_path(root: Path, task: int) -> Path:
     """The health history of one task."""
     return root / "health" / f"task_{int(task)}.sqlite3"
+
+
+def updates_path(root: Path, task: int) -> Path:
+    """The updates of one task."""
+    return root / "updates" / f"task_{int(task)}.jsonl"
 
 
 def process_folder(root: Path) -> Path:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from tensortap.analyze.causes import (
     arrival,
     attention,
+    compiled,
     division,
     domain,
     gradient,
@@ -36,12 +37,13 @@ _AT_ZERO = (
     "power-gradient-at-zero acos-gradient-at-one asin-gradient-at-one acosh-gradient-at-one atanh-gradient-at-one"
 )
 _FACTORS = "infinite-learning-rate infinite-constant"
-_MET = "zero-times-infinity infinity-minus-infinity"
+_MET = "zero-times-infinity infinity-minus-infinity fully-masked-row"
 
 RULES: Sequence[Rule] = (
     rule("", arrival.arrived, "not-looked-at bad-input bad-state bad-parameter received"),
     rule(" ".join(sorted(UNWRITTEN)), arrival.never_written, "uninitialised"),
     rule("", arrival.overwritten, "overwritten"),
+    rule("executable", compiled.only_together, "only-compiled not-repeated"),
     rule("index", indexing.out_of_bounds, "index-out-of-bounds"),
     rule("log log2 log10 log1p xlogy", domain.logarithm, "log-of-negative log-of-zero", is_elementwise=True),
     rule(

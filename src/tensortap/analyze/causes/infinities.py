@@ -11,6 +11,8 @@ __all__ = ["masked_elements", "with_infinity"]
 _SMOOTHING = frozenset(["sum", "neg", "masked_fill", "mul", "div"])
 """What a loss does with log probabilities on the way to the mean of all classes."""
 
+_TO_A_MAXIMUM = frozenset(["max", "maximum", "detach", "expand", "to_copy"])
+
 
 def with_infinity(case: Case) -> Cause | None:
     """NaN of infinities that were in the inputs: 0·inf and inf−inf."""
@@ -23,6 +25,14 @@ def with_infinity(case: Case) -> Cause | None:
             "zero-times-infinity",
             f"0·inf is NaN: {name} holds infinities, and it is multiplied by zeros.",
             advice="Replace masked elements with masked_fill or where instead of multiplying by a mask.",
+        )
+    if case.op == "sub" and len(masked) > 1 and case.comes_of(case.arguments[1], "amax", _TO_A_MAXIMUM):
+        return Cause(
+            "fully-masked-row",
+            f"A softmax or logsumexp over nothing: where all of {name} is −inf, so is its maximum, and −inf−(−inf) is "
+            "NaN.",
+            advice="Leave at least one element of every row unmasked, or use a large negative number such as "
+            f"{case.api('lowest')} instead of −inf.",
         )
     if case.op in ("sub", "add", "rsub", "sum", "mean", "cumsum"):
         return Cause(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -11,16 +14,22 @@ import jax
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.program import Program
 from tensortap.engines.jax.taps import portable
+from tensortap.engines.jax.taps.kinds import CHECK
 from tensortap.engines.jax.taps.lean import enough
 from tensortap.engines.jax.taps.library import Library, Taken, library
-from tensortap.engines.jax.taps.primitives import CHECK
-from tensortap.engines.jax.taps.replay import Execution, executions
+from tensortap.engines.jax.taps.op_by_op import OpByOp
+from tensortap.engines.jax.taps.replay import Execution, Spread, executions
 from tensortap.engines.jax.taps.rewrite import Wishes, tapped
 from tensortap.pill import kinds_of
 
 __all__ = ["Programs"]
 
+log = logging.getLogger("tensortap.engine")
+
 _KEPT = 512
+_LOCK_SECS = 60.0
+_one_at_a_time = threading.Lock()
+"""Records of all programs go to one place: who executes one with taps takes what is there."""
 
 
 class Programs:
@@ -58,7 +67,7 @@ class Programs:
     ) -> tuple[Sequence[Any], list[Execution]]:
         """Execute a call with taps: its results, which are complete, and what the taps have seen."""
         results, taken = self._run(program, call, wishes, arguments)
-        return results, executions(program, taken, {number for number, _ in wishes.taps})
+        return results, executions(program, taken, dict(wishes.taps), _spread([*arguments, *results]))
 
     def _run(
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
@@ -71,15 +80,30 @@ class Programs:
             donated_invars=(False,) * len(call.donated),
             keep_unused=True,
         )
-        _take(native)  # what a call that failed has left
-        results = calls.execute(arguments, parameters)
-        with calls.unheard():
-            jax.block_until_ready(results)
-            if not results:
-                jax.effects_barrier()
-        taken = _take(native)
+        if not _one_at_a_time.acquire(timeout=_LOCK_SECS):
+            raise RuntimeError("Another thread executes a program with taps, and does not come to its end.")
+        try:
+            _take(native)  # what a call that failed has left
+            with _without_checks():
+                results = calls.execute(arguments, parameters)
+            with calls.unheard():
+                jax.block_until_ready(results)
+                if not results:
+                    jax.effects_barrier()
+            taken = _take(native)
+        finally:
+            _one_at_a_time.release()
         self.dropped += taken.dropped
         return results, taken
+
+    def execute_op_by_op(self, program: Program, wishes: Wishes, arguments: Sequence[Any]) -> list[Execution]:
+        """Execute a call operation by operation, beside what the program does; what was seen."""
+        one_by_one = OpByOp(program, dict(wishes.taps))
+        with calls.unheard(), _without_checks():
+            one_by_one.run(arguments)
+        if not one_by_one.is_whole:
+            log.warning("Executing %s operation by operation takes too long; it was cut off.", program.name)
+        return one_by_one.records
 
     def is_good(
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
@@ -104,6 +128,24 @@ class Programs:
             while len(self._tapped) > _KEPT:
                 self._tapped.popitem(last=False)
         return found[1]
+
+
+def _spread(arrays: Sequence[Any]) -> Spread:
+    """Over how many devices a program was executed whose arguments and results these are."""
+    placed = [each.sharding for each in arrays if isinstance(each, jax.Array)]
+    if library() is None:
+        return Spread()
+    return Spread(
+        max((len(each.device_set) for each in placed), default=1),
+        max((len(each.addressable_devices) for each in placed), default=1),
+    )
+
+
+@contextmanager
+def _without_checks() -> Iterator[None]:
+    """What we execute may be bad: JAX's own checks are for what the program executes."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 def _take(native: Library | None) -> Taken:

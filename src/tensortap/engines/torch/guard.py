@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tensortap.engines.torch import backward_passes
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.glance import first_bad, has_nan, is_bad, tensors_in
 from tensortap.engines.torch.program import Program
@@ -25,28 +26,6 @@ from tensortap.engines.torch.program import Program
 __all__ = ["Guard", "SessionGuard"]
 
 LOSS = "the loss"
-
-_listening: list[Guard] = []
-_theirs: Any = None
-_ours: Any = None
-
-
-def _hear_of_backward() -> None:
-    """Stand before PyTorch's way into backward passes while a guard listens: once for all, whichever ends first."""
-    global _theirs, _ours
-    autograd: Any = torch.autograd
-    if _listening and _theirs is None:
-        _theirs = theirs = autograd._engine_run_backward
-
-        def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("accumulate_grad"):
-                for guard in tuple(_listening):
-                    guard.hear(outputs)
-            return theirs(outputs, *args, **kwargs)
-
-        _ours = autograd._engine_run_backward = run_backward
-    elif not _listening and _theirs is not None and autograd._engine_run_backward is _ours:
-        autograd._engine_run_backward, _theirs = _theirs, None
 
 
 class Guard:
@@ -135,29 +114,26 @@ class Guard:
     def listen(self) -> None:
         """Look at what backward passes of this thread begin with, until told otherwise."""
         self._thread = threading.get_ident()
-        if self not in _listening:
-            _listening.append(self)
-            _hear_of_backward()
+        backward_passes.listen(self)
 
     def stop_listening(self) -> None:
         """Leave backward passes alone; harmless when called again."""
-        if self in _listening:
-            _listening.remove(self)
-            _hear_of_backward()
+        backward_passes.stop_listening(self)
         self._bad_loss = False
 
-    def hear(self, outputs: Any) -> None:
+    def backward_begins(self, outputs: Any, accumulates: bool) -> None:
         """A backward pass begins, with these."""
-        if threading.get_ident() == self._thread:
-            self._before_backward(outputs)
-
-    def _before_backward(self, outputs: Any) -> None:
+        if not accumulates or threading.get_ident() != self._thread:
+            return
         self._went_back = True
         try:
             losses = [each for each in outputs if type(each) is torch.Tensor and each.dim() == 0]
             self._bad_loss = bool(losses) and first_bad(losses) is not None
         except Exception:  # ours, and no reason to lose a backward pass
             return
+
+    def backward_ends(self) -> None:
+        """Nothing is asked of what it leaves before a step is taken."""
 
     # ---
 

@@ -16,6 +16,7 @@ __all__ = [
     "capture_stack",
     "classifications",
     "first_user_frame",
+    "is_users",
     "kind_of",
     "ran_compiled",
     "stack_of",
@@ -91,6 +92,11 @@ def _classify(code: CodeType) -> int:
             return _PRINTING
         return _LIBRARY
     return _SHARED[whose(file)]
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether it is the user's code, or that of a package that is not PyTorch."""
+    return kind_of(code) == _USER
 
 
 def first_user_frame(frame: FrameType | None) -> FrameType | None:

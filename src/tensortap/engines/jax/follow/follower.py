@@ -10,24 +10,22 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import config as jax_config
+from jax._src.api_util import InternalFloatingPointError
 
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
-from tensortap.engines.jax.follow.functions import Function, Functions
+from tensortap.engines.jax.follow.again import Again, FollowedSession
+from tensortap.engines.jax.follow.functions import Family, Function, Functions
 from tensortap.engines.jax.follow.sentinel import Pending, Sentinel, copied
 from tensortap.engines.jax.lines import stack_from
-from tensortap.engines.jax.loop import LoopSession
-from tensortap.engines.jax.recorder import Recorder
 from tensortap.engines.jax.tensors import host_array
 from tensortap.engines.session.block import Monitor
-from tensortap.pill import kinds_of_elements
+from tensortap.pill import KIND_NAN, kinds_of_elements
 from tensortap.records import Circumstances
 
 __all__ = ["Follower"]
@@ -37,19 +35,8 @@ log = logging.getLogger("tensortap.hooks")
 _MOST_REPEATED = 32
 """Calls that are executed again: a program that returns infinities in ever new places must not be held up by us."""
 
-
-class _FollowedSession(LoopSession):
-    """A session whose recorder hears of calls through the follower."""
-
-    recorder: Recorder | None = None
-
-    @contextmanager
-    def listening(self, recorder: Recorder) -> Iterator[None]:
-        self.recorder = recorder
-        try:
-            yield
-        finally:
-            self.recorder = None
+_MOST_SHARED = 2
+"""The same for calls that several processes execute together."""
 
 
 class Follower:
@@ -57,16 +44,18 @@ class Follower:
 
     def __init__(self, watch: Any) -> None:
         self._watch = watch
-        self._session = _FollowedSession()
+        self._session = FollowedSession()
         self._monitor = Monitor(self._session, watch.hooks, 1.0)
+        self._again = Again(self._session, self._monitor)
         self._functions = Functions()
         self._sentinel = Sentinel()
-        self._thread = threading.get_ident()
+        self._thread = self._recorded_thread = threading.get_ident()
         self._repeated = 0
         self._block: Any = None
         self._given_up = False
-        self._is_busy = False
         self._stops = False
+        self._lock = threading.RLock()
+        """Held while something is noted, and never while the program executes a call."""
         options = watch.options
         self._watches_all = bool(
             options.steps is not None
@@ -77,9 +66,18 @@ class Follower:
             or not options.watch.pattern.is_empty
             or len(watch.hooks) > 1
         )
-        for name, given in (("--skip-bad", options.skip_bad), ("--budget", options.budget is not None)):
-            if given:
-                log.warning("%s has no effect on programs of JAX.", name)
+        if options.skip_bad:
+            log.warning(
+                "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
+                "optax.apply_if_finite(optimizer, n) leaves out bad ones."
+            )
+        if options.budget is not None:
+            log.warning(
+                "--budget has no effect on programs of JAX: %s",
+                "every run is watched, because single tensors, values or steps are asked for."
+                if self._watches_all
+                else "they run their own code, only what calls return is looked at, and no run is left out.",
+            )
 
     def install(self) -> None:
         """Hear of calls from now on."""
@@ -89,9 +87,9 @@ class Follower:
         """The program is over; wait for the last verdicts."""
         if self._given_up:
             return
-        self._attempt(self._settle, True)
         if self._block is not None:
             self._attempt(self._end_run, error)
+        self._attempt(self._settle, True)
         self._attempt(self._monitor.close)
         calls.stop_listening(self)
         self._given_up = True
@@ -100,45 +98,48 @@ class Follower:
 
     def called(self, call: Call) -> Sequence[Any]:
         """Execute a call of the program, and look at what it returns."""
-        if (
-            self._given_up
-            or self._is_busy
-            or jax_config.debug_nans.value
-            or threading.get_ident() != self._thread
-            or not calls.is_concrete(call.arguments)
-        ):
+        if self._given_up or not calls.is_concrete(call.arguments):
             return call.go_on()
         try:
-            function = self._functions.of(call.jaxpr, str(call.parameters.get("name", "")))
-            trains = self._counts(function, call)
+            with self._lock:
+                function = self._functions.of(call.jaxpr, str(call.parameters.get("name", "")))
+                trains = not function.is_library and self._counts(function.family, call)
         except Exception:
             self._give_up()
             return call.go_on()
-        results = self._watched(call) if self._watches_all else self._guarded(function, call)
-        function.calls += 1
-        if trains:
-            function.returned(results)
-            self._watch.seen.steps += 1
-            if self._block is not None:
-                self._attempt(self._end_run, None)
-        elif not function.is_library:
-            function.returned(results)
+        is_watched = self._watches_all and self._is_for_recorder()
+        results = self._watched(call) if is_watched else self._guarded(function, call)
+        with self._lock:
+            function.family.calls += 1
+            if trains:
+                self._watch.seen.steps += 1
+                if is_watched and self._block is not None:
+                    self._attempt(self._end_run, None)
+            if not function.is_library:
+                function.family.returned(id(function), results)
         self._stop_if_bad()
         return results
 
-    def _counts(self, function: Function, call: Call) -> bool:
+    def _is_for_recorder(self) -> bool:
+        """Whether calls of this thread belong to the run that is recorded: it began it, or there is none."""
+        with self._lock:
+            if self._block is None:
+                self._recorded_thread = threading.get_ident()
+            return self._recorded_thread == threading.get_ident()
+
+    def _counts(self, family: Family, call: Call) -> bool:
         """Whether a call is a step: it is given what it returned before, updated."""
-        if function.is_library or not function.calls:
-            return function.trains
-        takes_its_results = function.takes_its_results(call.arguments)
-        if function.trains and not takes_its_results and not function.is_sure:
-            function.trains = False  # its results only look like what it is given, as gradients do
-            self._watch.seen.steps -= function.calls
-        elif takes_its_results and not function.trains:
-            function.trains = True
-            self._watch.seen.steps += function.calls  # those before were steps, too
-        function.is_sure = function.is_sure or takes_its_results
-        return function.trains
+        if not family.calls:
+            return family.trains
+        takes_its_results = family.takes_its_results(call.arguments)
+        if family.trains and not takes_its_results and not family.is_sure:
+            family.trains = False  # its results only look like what it is given, as gradients do
+            self._watch.seen.steps -= family.calls
+        elif takes_its_results and not family.trains:
+            family.trains = True
+            self._watch.seen.steps += family.calls  # those before were steps, too
+        family.is_sure = family.is_sure or takes_its_results
+        return family.trains
 
     # --- results are looked at -----------------------------------------------------------------------
 
@@ -150,28 +151,50 @@ class Follower:
                 call.stack = stack_from(sys._getframe(1))
         except Exception:
             self._give_up()
-        results = call.go_on()
+        try:
+            results = call.go_on()
+        except (FloatingPointError, InternalFloatingPointError):
+            # JAX looks itself (jax_debug_nans), and does not let bad results out.
+            if kept is not None:
+                call.arguments = kept
+                self._attempt(self._raised, function, call)
+            raise
         if kept is not None:
             call.arguments = kept
             self._attempt(self._look, function, call, results)
         return results
 
     def _look(self, function: Function, call: Call, results: Sequence[Any]) -> None:
-        self._watch.seen.checked += 1
-        self._sentinel.look(function, call, results, self._watch.seen.steps, True)
-        self._settle(self._watch.options.stop)
+        with self._lock:
+            self._watch.seen.checked += 1
+            self._sentinel.look(function, call, results, self._watch.seen.steps)
+            self._settle(self._watch.options.stop)
+
+    def _raised(self, function: Function, call: Call) -> None:
+        with self._lock:
+            self._settle(True)
+            if self._block is not None:
+                return
+            pending = Pending(function, call, None, (), self._watch.seen.steps, function.family.calls, 0)
+            if not self._comes_of_bad(pending):
+                self._repeat(pending, dict.fromkeys(function.floats, KIND_NAN))
 
     def _settle(self, wait: bool) -> None:
-        for pending, kinds in self._sentinel.settled(wait):
-            known = pending.function.known_bad
-            news = {place for place, found in kinds.items() if found & ~known.get(place, 0)}
-            for place, found in kinds.items():
-                known[place] = known.get(place, 0) | found
-            if news and not self._comes_of_bad(pending):
-                self._repeat(pending)
+        with self._lock:
+            if self._block is not None:
+                return  # calls of other threads: when the run that is recorded is over
+            for pending, kinds in self._sentinel.settled(wait):
+                known = pending.function.known_bad
+                news = {place for place, found in kinds.items() if found & ~known.get(place, 0)}
+                for place, found in kinds.items():
+                    known[place] = known.get(place, 0) | found
+                if news and not self._comes_of_bad(pending):
+                    self._repeat(pending, kinds)
 
     def _comes_of_bad(self, pending: Pending) -> bool:
         """Whether there is nothing to find in a call: it was given what a bad one had returned."""
+        if pending.is_shared:
+            return self._repeated >= _MOST_SHARED  # when the answer is found differs from process to process
         if self._repeated >= _MOST_REPEATED or self._watch.found.is_set():
             return True
         if not pending.function.is_library:
@@ -181,35 +204,17 @@ class Follower:
         )
         return any(array is not None and kinds_of_elements(array) for array in arrays)
 
-    def _repeat(self, pending: Pending) -> None:
-        """Execute a call again, with taps, as a run of its own."""
+    def _repeat(self, pending: Pending, bad: Mapping[int, int]) -> None:
         self._repeated += 1
-        session = self._session
-        before = session.global_step
-        # A program that updates its parameters outside of compiled code has steps, too: calls that work out gradients.
-        has_steps = self._watch.seen.steps > 0
-        works_out_gradients = not has_steps and pending.function.program.has_gradients
-        session.global_step = pending.number if works_out_gradients else pending.step
-        session.circumstances = Circumstances(
-            trains=pending.function.trains or works_out_gradients or None,
-            counts_steps=has_steps or works_out_gradients,
-        )
-        self._is_busy = True
         try:
-            with self._monitor.run():
-                assert session.recorder is not None
-                session.recorder.called(pending.call)
-                is_seen = session.recorder.found_bad
-            if not is_seen:
-                log.warning(
-                    "%s returned NaN or infinities at step %d, and executed once more, with taps, it did not: what is "
-                    "fused with what differs between the two.",
-                    pending.function.name,
-                    pending.step,
-                )
-        finally:
-            self._is_busy = False
-            session.global_step = before
+            self._again.find(pending, bad, has_steps=self._watch.seen.steps > 0)
+        except Exception:
+            log.warning(
+                "%s returned NaN or infinities at step %d, and could not be executed again to find out why.",
+                pending.function.name,
+                pending.step,
+                exc_info=True,
+            )
 
     # --- everything is watched -----------------------------------------------------------------------
 
@@ -219,11 +224,8 @@ class Follower:
         recorder = self._session.recorder
         if recorder is None:  # a run that is not watched, or no more
             return call.go_on()
-        self._is_busy = True
-        try:
+        with calls.unheard():
             return recorder.called(call)
-        finally:
-            self._is_busy = False
 
     def _begin_run(self) -> None:
         self._session.global_step = self._watch.seen.steps
@@ -238,11 +240,14 @@ class Follower:
             block.__exit__(None, None, None)
         else:
             block.__exit__(type(error), error, error.__traceback__)
+        self._settle(False)
 
     # --- ends --------------------------------------------------------------------------------------
 
     def _stop_if_bad(self) -> None:
         watch = self._watch
+        if threading.get_ident() != self._thread:
+            return  # the program is ended by the thread that began it
         if watch.options.stop and not self._stops and watch.is_settled() and watch.found.is_set():
             self._stops = True
             watch.stopping()

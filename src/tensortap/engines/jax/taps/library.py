@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.engines import building
 from tensortap.engines.jax.dtypes import XLA_DTYPES
 from tensortap.engines.jax.taps import build
 from tensortap.errors import NativeBuildError
@@ -82,14 +83,15 @@ class Library:
     """The loaded library."""
 
     def __init__(self, native: Any) -> None:
-        path = build.ensure_built()
-        try:
-            self._c = ctypes.CDLL(str(path))
-        except OSError:
-            self._c = ctypes.CDLL(str(build.ensure_built(force=True)))
+        self._c: Any = building.load_or_build(
+            build.RECIPE, build.SOURCE, lambda path: ctypes.CDLL(str(path)), f"{VARIABLE}=portable"
+        )
         self._c.tensortap_record_bytes.restype = ctypes.c_int64
         if self._c.tensortap_record_bytes() != _ROW.itemsize:
-            raise NativeBuildError(f"{path} has another layout of records.", "Remove it.")
+            raise NativeBuildError(
+                "The library of taps has another layout of records.",
+                "Build it with `tensortap build --force`.",
+            )
         codes = (ctypes.c_int * 64)(*[-1] * 64)
         sizes = (ctypes.c_int * 64)()
         for name, number in XLA_DTYPES.items():

@@ -29,6 +29,7 @@ from tensortap.engines.torch.follow.entrances import Entrances
 from tensortap.engines.torch.follow.forked import world_size
 from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
+from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.runs import Runs
@@ -38,6 +39,7 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.scopes import announcing
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
+from tensortap.engines.torch.updates import UpdateCollector
 
 __all__ = ["Follower"]
 
@@ -66,6 +68,8 @@ class Follower:
         self._entrances: Entrances | None = None
         self._step_handle: Any = None
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._updates: UpdateCollector | None = None
+        self._modes = Modes()
         self._stops = False
         self._given_up = False
 
@@ -78,6 +82,11 @@ class Follower:
             self._before_tracing,
         )
         self._step_handle = register_optimizer_step_pre_hook(self._before_step)
+        if self._watch.updates is not None:
+            seen = self._watch.seen
+            self._updates = UpdateCollector(
+                self._models.program, lambda: int(seen.steps), self._watch.updates.add
+            )
         self._hook_modules()
         if threading.current_thread() is threading.main_thread():
             self.attempt(self._prepare)
@@ -92,6 +101,8 @@ class Follower:
             self.attempt(self._end_run, error)
             self.attempt(self._runs.close)
         self._give_up()
+        if self._updates is not None:
+            self._updates.close()
         if self._step_handle is not None:
             self._step_handle.remove()
         if self._entrances is not None:
@@ -113,6 +124,8 @@ class Follower:
         if optimizer in self._optimizers or not self._is_ours():
             return
         with self._guarded.timed():
+            if self._updates is not None:
+                self._updates.made(optimizer, frame)
             self._listen_to(optimizer)
             if self._guarded.is_idle:
                 self._guarded.guard.excuse_new(optimizer)
@@ -258,6 +271,8 @@ class Follower:
                     hook(module, args)
             self._hooks.calls.depth = self._hooks.calls.modules = 1
         run.note_call(id(module), trains, shares)
+        if not trains and (mode := self._modes.told(module, self._models.program.modules)) is not None:
+            run.modes[mode[0]] = mode[1]
 
     def _may_share(self) -> bool:
         """Whether a call without gradients may join those that make up the run so far."""

@@ -53,6 +53,10 @@ class Watch(Protocol):
     @copies.setter
     def copies(self, value: Any) -> None: ...
 
+    @property
+    def updates(self) -> Any:
+        """Where updates go (`add`) that are looked at; None if nobody wants them."""
+
     def finds_unwatched(self, step: int, what: str) -> None:
         """Hear what is bad in a run that was not watched."""
 

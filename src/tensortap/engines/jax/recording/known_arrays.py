@@ -1,0 +1,129 @@
+"""What the calls of a run are given and return: which arrays have a name already, and what comes from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tensortap.engines.jax.naming import Named, argument_name
+from tensortap.engines.jax.program import Argument, Program
+from tensortap.engines.jax.tensors import TENSORS
+from tensortap.engines.observe.observation import Observation, RunPlan
+from tensortap.records import Node, TensorSpec
+
+__all__ = ["KnownArrays", "show_whole"]
+
+
+class KnownArrays:
+    """The arrays of a run that have a name.
+
+    Args:
+        plan: what is wanted of the run.
+        seen: where nodes of what comes from outside are noted.
+        state: tensors that exist before the run, by tensor name.
+        variable: makes the node of a part of the state.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        seen: Observation,
+        state: Mapping[str, Any],
+        variable: Callable[[str, Any], Node],
+    ) -> None:
+        self._plan = plan
+        self._seen = seen
+        self._variable = variable
+        self._made: dict[int, tuple[str, Any]] = {}
+        for name, value in plan.inputs.items():
+            self._made[id(value)] = (f"{name}:0", value)
+        self._inputs = {f"{name}:0" for name in plan.inputs}
+        for name, value in state.items():
+            self._made[id(value)] = (name, value)
+        self._state = frozenset(state)
+        self._shown: set[str] = set()
+        self._outside: dict[str, int] = {}
+
+    def readable(self) -> Iterator[tuple[str, Any]]:
+        """Those whose elements can be read, by tensor name."""
+        for tensor, value in self._made.values():
+            if TENSORS.is_tensor(value) and TENSORS.readable(value) is not None:
+                yield tensor, value
+
+    def returned(self, named: Named, results: Sequence[Any]) -> None:
+        """Note what a call returned."""
+        for name, value in zip(named.outputs, results, strict=True):
+            if name is not None and isinstance(value, jax.Array):
+                self._made[id(value)] = (name, value)
+
+    def fed_arguments(self, program: Program, given: Sequence[Any]) -> Sequence[Any]:
+        """The arguments of a call, with fed values in the place of those that have a name and are fed."""
+        feeds = self._plan.feeds
+        if not feeds:
+            return given
+        arguments = list(given)
+        for place, value in enumerate(arguments):
+            name = self._made.get(id(value), (f"{argument_name(program, Argument(place))}:0",))[0]
+            if name in feeds:
+                spec = program.argument_spec(Argument(place))
+                arguments[place] = jax.numpy.asarray(TENSORS.fitting(name, feeds[name], spec))
+                self._made[id(arguments[place])] = (name, arguments[place])
+                self._seen.fed.add(name)
+        return arguments
+
+    def name_of(self, program: Program, argument: Argument, value: Any) -> str:
+        """The name of what a call is given; of something from outside, which becomes a node at its first use."""
+        known = self._made.get(id(value)) if isinstance(value, (jax.Array, np.ndarray)) else None
+        if known is None:
+            base = "constant" if program.is_library else argument_name(program, argument)
+            number = self._outside[base] = self._outside.get(base, -1) + 1
+            name = f"{base}_{number}:0" if number else f"{base}:0"
+            self._made[id(value)] = known = (name, value)
+            kind = "Placeholder"
+            if program.is_library or argument.is_constant:
+                kind = "Const"
+            elif argument.place in program.updated and TENSORS.is_tensor(value):
+                kind = "Variable"
+            self._show_outside(name, kind, value)
+        elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
+            self._show_outside(known[0], "Placeholder" if known[0] in self._inputs else "Variable", value)
+        return known[0]
+
+    def _show_outside(self, name: str, kind: str, value: Any) -> None:
+        self._shown.add(name)
+        if kind == "Variable":
+            node = self._variable(name, value)
+        else:
+            spec = (
+                TENSORS.spec_of(value)
+                if TENSORS.is_tensor(value)
+                else TensorSpec(np.asarray(value).dtype.name, ())
+            )
+            node = Node(
+                name.removesuffix(":0"),
+                kind,
+                outputs=(spec,),
+                device=TENSORS.device_of(value) if isinstance(value, jax.Array) else "",
+                phase="input",
+            )
+        self._seen.nodes.append(node)
+        array = value if TENSORS.is_tensor(value) else np.asarray(value)
+        if TENSORS.readable(array) is None:
+            return
+        if name in self._plan.captures:
+            self._seen.capture(TENSORS, name, array)
+        show_whole(self._plan, node, array)
+
+
+def show_whole(plan: RunPlan, node: Node, array: Any) -> None:
+    """Show a node whose value is there to whoever wants it, and keep it if it is bad."""
+    bad = plan.watching.bad if plan.watching is not None else None
+    if bad is not None:
+        bad.begin()
+    for tap in plan.all_taps:
+        tap(node, 0, array)
+    if bad is not None:
+        bad.look(node, [array], [], ())

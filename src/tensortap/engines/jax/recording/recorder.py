@@ -1,0 +1,216 @@
+"""Seeing the operations of a run: every compiled call in it is executed with taps on what is wanted."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tensortap.engines.jax import calls
+from tensortap.engines.jax.calls import Call
+from tensortap.engines.jax.lines import stack_from
+from tensortap.engines.jax.naming import Named, name_program, output_paths
+from tensortap.engines.jax.paths import clean_name
+from tensortap.engines.jax.program import Argument, Program
+from tensortap.engines.jax.programs import Programs
+from tensortap.engines.jax.recording.known_arrays import KnownArrays, show_whole
+from tensortap.engines.jax.recording.showing import Executed, Showing
+from tensortap.engines.jax.recording.wishes import wishes_for
+from tensortap.engines.jax.taps.kinds import PILL
+from tensortap.engines.jax.taps.replay import Execution
+from tensortap.engines.jax.taps.rewrite import Wishes
+from tensortap.engines.jax.tensors import TENSORS, host_array, is_shared
+from tensortap.engines.observe.names import NameTable
+from tensortap.engines.observe.observation import Observation, RunPlan
+from tensortap.errors import FeedError
+from tensortap.pill import KIND_NAN, KIND_NEG_INF, KIND_POS_INF, kinds_of_elements
+from tensortap.records import Frame, Node
+
+__all__ = ["Recorder"]
+
+_EXAMPLES = {KIND_NAN: np.nan, KIND_NEG_INF: -np.inf, KIND_POS_INF: np.inf}
+
+
+class Recorder:
+    """Listens to the calls of one run.
+
+    Args:
+        plan: what is wanted.
+        programs: what has been looked through.
+        names: of the session.
+        state: tensors that exist before the run, by tensor name.
+        known: named programs of earlier runs, kept up to date.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        programs: Programs,
+        names: NameTable,
+        state: Mapping[str, Any],
+        known: dict[Any, Named],
+        variable: Callable[[str, Any], Node],
+    ) -> None:
+        self._plan = plan
+        self._programs = programs
+        self._names = names
+        self._known = known
+        self._thread = threading.get_ident()
+        self._so_far: Any = 0
+        self._uncounted: list[Named] = []
+        self.seen = Observation()
+        self._arrays = KnownArrays(plan, self.seen, state, variable)
+        self._showing = Showing(plan, self.seen, self._arrays)
+        names.start_run()
+
+    @property
+    def found_bad(self) -> bool:
+        """Whether any tensor that was looked at is bad."""
+        return self._showing.found_bad
+
+    # --- one call ----------------------------------------------------------------------------------
+
+    def called(self, call: Call) -> Sequence[Any]:
+        """Execute a call with taps."""
+        if threading.get_ident() != self._thread or not calls.is_concrete(call.arguments):
+            return call.go_on()
+        try:
+            prepared = self._prepare(call)
+        except FeedError:
+            raise
+        except Exception:
+            self.seen.fault("preparing a call")
+            return call.go_on()
+        program, named, (wishes, only_bad), arguments = prepared
+        if not wishes.taps and not wishes.feeds:
+            results = call.go_on() if arguments is call.arguments else self._plain(call, arguments)
+            records: list[Execution] = []
+        else:
+            try:
+                results, records = self._execute(program, call, wishes, arguments, only_bad)
+            except Exception:
+                # Whoever is at fault: executed as it is, the call says so itself.
+                results, records = self._plain(call, arguments), []
+                self.seen.fault("executing a call with taps")
+        try:
+            with calls.unheard():
+                self._showing.show(
+                    Executed(
+                        program,
+                        named,
+                        records,
+                        only_bad,
+                        None
+                        if is_shared([*arguments, *results])
+                        else lambda wanted: self._programs.execute(program, call, wanted, arguments)[1],
+                    )
+                )
+            self._arrays.returned(named, results)
+        except Exception:
+            self.seen.fault("showing a call")
+        if records and _jax_would_raise(results):
+            return self._plain(call, arguments)  # which raises it
+        return results
+
+    def look_op_by_op(self, call: Call) -> None:
+        """Show a call whose results nobody needs, executed operation by operation."""
+        program, named, (wishes, only_bad), arguments = self._prepare(call)
+
+        def again(wanted: Wishes) -> Sequence[Execution]:
+            return self._programs.execute_op_by_op(program, wanted, arguments)
+
+        with calls.unheard():
+            self._showing.show(Executed(program, named, again(wishes), only_bad, again))
+
+    def look_at_results(self, call: Call, bad: Mapping[int, int], repeats: bool) -> None:
+        """Show that a call has returned something bad of which nothing is known but that.
+
+        Args:
+            call: with the arguments that were kept.
+            bad: kinds of bad values by place of the result.
+            repeats: whether its own executable returns that again.
+        """
+        program = self._programs.of(call.jaxpr)
+        paths = [clean_name(path) for path in output_paths(program)]
+        stack = call.stack or next((op.stack for op in program.ops if op.stack), ())
+        for place, kinds in bad.items():
+            path = paths[place] if place < len(paths) else str(place)
+            examples = np.array([value for kind, value in _EXAMPLES.items() if kinds & kind], np.float32)
+            node = Node(
+                f"{program.name or 'program'}/result/{path}".rstrip("/"),
+                "executable",
+                outputs=(TENSORS.spec_of(examples),),
+                attributes={"repeats": repeats},
+                stack=stack[:1],
+                phase="forward",
+            )
+            self.seen.nodes.append(node)
+            show_whole(self._plan, node, examples)
+
+    def _execute(
+        self, program: Program, call: Call, wishes: Wishes, arguments: Sequence[Any], only_bad: bool
+    ) -> tuple[Sequence[Any], list[Execution]]:
+        """Execute a call with taps; with few of them, as long as all is well, if only what is bad is recorded."""
+        if (
+            only_bad
+            and not is_shared([*arguments])
+            and not wishes.feeds
+            and all(kind == PILL for _, kind in wishes.taps)
+        ):
+            results, is_good = self._programs.is_good(program, call, wishes, arguments)
+            if is_good:
+                return results, []
+        return self._programs.execute(program, call, wishes, arguments)
+
+    def _plain(self, call: Call, arguments: Sequence[Any]) -> Sequence[Any]:
+        return calls.execute(arguments, dict(call.parameters, donated_invars=(False,) * len(call.donated)))
+
+    def _prepare(self, call: Call) -> tuple[Program, Named, tuple[Wishes, bool], Sequence[Any]]:
+        program = self._programs.of(call.jaxpr)
+        arguments = self._arrays.fed_arguments(program, call.arguments)
+        names: dict[Argument, str] = {}
+        values = [
+            *((Argument(place), value) for place, value in enumerate(arguments)),
+            *((Argument(place, True), value) for place, value in enumerate(program.closed.consts)),
+        ]
+        with calls.unheard():
+            for argument, value in values:
+                names[argument] = self._arrays.name_of(program, argument, value)
+        stack: tuple[Frame, ...] = ()
+        if program.is_library:
+            stack = call.stack or stack_from(sys._getframe(1))
+        key = (self._so_far, id(program), tuple(names.values()), stack)
+        named = self._known.get(key)
+        if named is None:
+            self._count_names()
+            device = TENSORS.device_of(arguments[0]) if len(arguments) else ""
+            named = name_program(program, names, self._names, device, stack)
+            self._known[key] = named
+        else:
+            self._uncounted.append(named)
+        self._so_far = hash(key)
+        wishes = wishes_for(program, named, self._plan, self._programs, self.seen)
+        return program, named, wishes, arguments
+
+    def _count_names(self) -> None:
+        """Go on counting behind the programs of this run whose names were known."""
+        for named in self._uncounted:
+            for node in named.of_op:
+                scope, slash, _ = node.name.rpartition("/")
+                self._names.next(scope + slash, node.op_type)
+        self._uncounted.clear()
+
+
+def _jax_would_raise(results: Sequence[Any]) -> bool:
+    """Whether JAX looks at results itself (`jax_debug_nans`), and finds what it is told to."""
+    unwanted = (KIND_NAN if jax.config.jax_debug_nans else 0) | (
+        KIND_NEG_INF | KIND_POS_INF if jax.config.jax_debug_infs else 0
+    )
+    if not unwanted:
+        return False
+    arrays = (host_array(each) for each in results)
+    return any(array is not None and kinds_of_elements(array) & unwanted for array in arrays)

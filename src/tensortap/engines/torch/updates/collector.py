@@ -1,0 +1,345 @@
+"""Looking at updates: at the first ones of each optimizer, then at ever fewer, and at those that are unlike all before.
+
+Nothing is looked at inside an operation. Hooks of optimizers say when a step begins and ends; parameters are read from
+memory, a sample of each (`samples.py`); what the loss leads to is known from autograd (`gradients.py`). An update that
+is not looked at costs the comparison of what led to it with what is known (`course.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from tensortap.engines.torch import backward_passes
+from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.forks import generation
+from tensortap.engines.torch.program import Program, clean_path
+from tensortap.engines.torch.tracing import is_being_traced
+from tensortap.engines.torch.unnoticed import unnoticed
+from tensortap.engines.torch.updates.alive import LivingGraphs
+from tensortap.engines.torch.updates.course import Course
+from tensortap.engines.torch.updates.declared import line_of_parameter
+from tensortap.engines.torch.updates.events import Events, name_around, own_line
+from tensortap.engines.torch.updates.gradients import AppliedGradients, leaves_behind
+from tensortap.engines.torch.updates.loaders import Loaders
+from tensortap.engines.torch.updates.parameters import SeenParameter
+from tensortap.engines.torch.updates.registered import RegisteredParameters
+from tensortap.engines.torch.updates.rows import QuietGradients
+from tensortap.engines.torch.updates.samples import number_of
+from tensortap.engines.torch.updates.strays import Strays
+from tensortap.records import Event, Frame, Group, Mode, Update
+
+__all__ = ["UpdateCollector"]
+
+log = logging.getLogger("tensortap.checks")
+
+_MANY_OPTIMIZERS = 16
+"""A program with so many has one for each parameter: each is asked about its own parameters only."""
+
+_MOST_PARAMETERS = 20_000
+_MOST_EVENTS_TOLD = 64
+
+
+class UpdateCollector:
+    """Looks at the updates of a program, until it is closed.
+
+    Args:
+        program: knows what parameters are called.
+        step: asked for the global step.
+        write: called with each update that was looked at.
+    """
+
+    def __init__(self, program: Program, step: Callable[[], int], write: Callable[[Update], None]) -> None:
+        self._program = program
+        self._step = step
+        self._write = write
+        self._generation = generation()
+        self._thread: int | None = None
+        self._steps = 0
+        self._courses: weakref.WeakKeyDictionary[Optimizer, Course] = weakref.WeakKeyDictionary()
+        self._events = Events(self)
+        self._applied = AppliedGradients()
+        self._strays = Strays()
+        self._quiet = QuietGradients()
+        self._graphs = LivingGraphs()
+        self._loaders = Loaders()
+        self._registered = RegisteredParameters()
+        self._reached: dict[int, Any] | None = {}
+        self._modes: tuple[Mode, ...] = ()
+        self._looks_next = True
+        self._before: _Before | None = None
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        backward_passes.listen(self)
+
+    def close(self) -> None:
+        """Look at nothing more; harmless when called again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        backward_passes.stop_listening(self)
+        self._events.close()
+        self._loaders.close()
+        self._registered.close()
+        self._applied.forget()
+
+    @property
+    def steps(self) -> int:
+        """Of all optimizers, those left out included."""
+        return self._steps
+
+    # --- what is heard -----------------------------------------------------------------------------
+
+    def made(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """An optimizer has been made here."""
+        self.course_of(optimizer).made = own_line(frame)
+
+    def scheduled(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """A schedule for its learning rate has been made here."""
+        self._attempt(self._on_schedule, optimizer, frame)
+
+    def skipped(self, optimizer: Optimizer, frame: FrameType) -> None:
+        """A gradient scaler has left a step out."""
+        self._attempt(self._on_skip, optimizer, frame)
+
+    def backward_begins(self, outputs: Any, accumulates: bool) -> None:
+        """A backward pass begins."""
+        self._attempt(self._on_backward, outputs, accumulates, sys._getframe(2))
+
+    def backward_ends(self) -> None:
+        """A backward pass is over."""
+        if self._looks_next:
+            self._attempt(self._applied.after_backward)
+
+    @never_compiled  # type: ignore[type-var]
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        has_closure = any(callable(each) for each in (*args[1:], *kwargs.values()))
+        self._attempt(self._on_step, optimizer, has_closure, sys._getframe(1))
+
+    @never_compiled  # type: ignore[type-var]
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._attempt(self._on_stepped, optimizer)
+
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        if not self._handles or is_being_traced() or generation() != self._generation:
+            return
+        if self._thread is not None and threading.get_ident() != self._thread:
+            return
+        try:
+            with unnoticed():
+                action(*arguments)
+        except Exception:
+            self.close()
+            log.warning("Updates are not looked at any more, because of a fault of tensortap.", exc_info=True)
+
+    # --- the way of an update ----------------------------------------------------------------------
+
+    def _on_backward(self, outputs: Any, accumulates: bool, frame: FrameType) -> None:
+        self._belong_to_this_thread()
+        self._events.note(Event("backward" if accumulates else "gradient"), frame)
+        if self._looks_next and accumulates:
+            self._applied.before_backward()
+            self._modes = self._modes_now()
+            self._graphs.mark(outputs)
+            found = None if self._reached is None else leaves_behind(outputs)
+            if found is None:
+                self._reached = None
+            elif self._reached is not None:
+                self._reached.update(found)
+
+    def _on_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
+        self._belong_to_this_thread()
+        course = self.course_of(optimizer)
+        self._events.note(Event("step", course.name), frame)
+        if course.wants(self._signature(optimizer, course)):
+            if course.variable is None:
+                course.variable = name_around(frame, optimizer)
+            seen = self._parameters_before(optimizer)
+            if not course.count:
+                self._find_unwritten(seen)
+            self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen, frame)
+
+    def _on_stepped(self, optimizer: Optimizer) -> None:
+        before, self._before = self._before, None
+        course = self.course_of(optimizer)
+        if before is not None and before.optimizer is optimizer:
+            self._write(self._update(before, course))
+        self._end(optimizer, course)
+
+    def _on_skip(self, optimizer: Optimizer, frame: FrameType) -> None:
+        course = self.course_of(optimizer)
+        self._events.note(Event("skip", course.name), frame)
+        if course.wants(("skip",)):
+            if course.variable is None:
+                course.variable = name_around(frame, optimizer)
+            before = _Before(optimizer, self._step(), False, own_line(frame), [], frame)
+            self._write(self._update(before, course, is_skipped=True))
+        self._end(optimizer, course)
+
+    def _on_schedule(self, optimizer: Optimizer, frame: FrameType) -> None:
+        self.course_of(optimizer).schedule = own_line(frame)
+
+    def _end(self, optimizer: Optimizer, course: Course) -> None:
+        self._steps += 1
+        course.count += 1
+        course.events_before = self._events.number
+        self._looks_next = any(each.looks_next for each in self._courses.values())
+        self._events.wants_lines = self._looks_next
+        self._reached = {}
+        if self._looks_next:
+            self._applied.after_step(_parameters_of(optimizer))
+        else:
+            self._applied.forget()
+
+    def _signature(self, optimizer: Optimizer, course: Course) -> Any:
+        """What makes an update unlike others: what led to it, modes of models, the decade of the learning rate."""
+        if len(self._courses) > _MANY_OPTIMIZERS:
+            return None
+        led: list[tuple[str, str]] = []
+        for what, who, _ in self._events.since(course.events_before):
+            if not led or led[-1] != (what, who):
+                led.append((what, who))
+        modes = tuple([module.training for module in self._program.modules.values()])
+        rates = tuple([_decade(group.get("lr")) for group in optimizer.param_groups])
+        return tuple(led), modes, rates
+
+    # --- what is told of it ------------------------------------------------------------------------
+
+    def _parameters_before(self, optimizer: Optimizer) -> list[SeenParameter]:
+        """The parameters of an optimizer and of all models as they are before its step."""
+        held: dict[int, list[str]] = {}
+        for other, course in self._courses.items():
+            for parameter in _parameters_of(other):
+                held.setdefault(id(parameter), []).append(course.name)
+        own = {id(each): each for each in _parameters_of(optimizer)}
+        others = dict(own)
+
+        def seen(name: str, parameter: torch.Tensor, is_owned: bool) -> SeenParameter:
+            holders, is_stale = tuple(held.get(id(parameter), ())), self._applied.is_stale(parameter)
+            own_one = id(parameter) in own
+            return SeenParameter(name, parameter, is_owned, holders, own_one, is_stale, self._quiet)
+
+        found: list[SeenParameter] = []
+        for path, parameter in self._program.parameters():
+            if others.pop(id(parameter), None) is not None or len(self._courses) <= _MANY_OPTIMIZERS:
+                found.append(seen(path, parameter, True))
+        scope = self._program.optimizer_scope(optimizer)
+        found += [seen(f"{scope}/{number}", each, False) for number, each in enumerate(others.values())]
+        return found[:_MOST_PARAMETERS]
+
+    def _update(self, before: _Before, course: Course, is_skipped: bool = False) -> Update:
+        optimizer, reached = before.optimizer, self._reached
+        names = {id(each.parameter): each.name for each in before.seen}
+        held = {id(each) for other in self._courses for each in _parameters_of(other)}
+        if reached:
+            self._find_declarations(
+                [each for each in before.seen if id(each.parameter) not in reached or each.has_equal_rows]
+            )
+        return Update(
+            before.step,
+            course.name,
+            course.count,
+            before.source,
+            course.made,
+            course.variable or "",
+            course.schedule,
+            is_skipped or bool(number_of(getattr(optimizer, "found_inf", None))),
+            before.has_closure,
+            self._events.since(course.events_before)[-_MOST_EVENTS_TOLD:],
+            tuple(
+                Group(
+                    number_of(group.get("lr")),
+                    tuple(names[id(each)] for each in group["params"] if id(each) in names),
+                )
+                for group in optimizer.param_groups
+            ),
+            tuple(each.after(reached) for each in before.seen),
+            self._strays.among((reached or {}).values(), held | set(names), self._program.modules),
+            self._modes,
+            self._loaders.told(),
+            self._graphs.told(before.frame),
+        )
+
+    def _find_declarations(self, seen: list[SeenParameter]) -> None:
+        """Find out where parameters come from that get no gradient."""
+        paths = {
+            id(parameter): (root, path)
+            for root in self._program.modules.values()
+            for path, parameter in root.named_parameters()
+        }
+        for each in seen:
+            place = paths.get(id(each.parameter))
+            line = None if place is None else line_of_parameter(*place)
+            each.declared = None if line is None else str(line)
+
+    def _find_unwritten(self, seen: list[SeenParameter]) -> None:
+        """Find out which parameters hold what was in memory before them."""
+        for each in seen:
+            each.is_unwritten = self._registered.is_unwritten(each.parameter)
+            if each.is_unwritten:
+                each.declared = str(self._registered.source_of(each.parameter))
+
+    def _modes_now(self) -> tuple[Mode, ...]:
+        modes = []
+        for name, model in self._program.modules.items():
+            trains = bool(getattr(model, "training", False))
+            inside = model.named_modules() if trains else ()
+            still = [clean_path(f"{name}.{path}") for path, each in inside if not each.training]
+            modes.append(Mode(name, trains, tuple(still[:64])))
+        return tuple(modes)
+
+    def course_of(self, optimizer: Optimizer) -> Course:
+        """How far an optimizer has come."""
+        course = self._courses.get(optimizer)
+        if course is None:
+            name = self._program.optimizer_scope(optimizer).removeprefix("optimizer/")
+            course = self._courses[optimizer] = Course(name, self._events.number)
+        return course
+
+    def holder_of(self, parameter: torch.Tensor) -> str:
+        """The name of the first optimizer that has a parameter, empty if none has."""
+        for optimizer, course in self._courses.items():
+            if any(each is parameter for each in _parameters_of(optimizer)):
+                return course.name
+        return ""
+
+    def _belong_to_this_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.get_ident()
+            self._events.belong_to_this_thread()
+
+
+class _Before(NamedTuple):
+    """An update that is about to happen."""
+
+    optimizer: Optimizer
+    step: int
+    has_closure: bool
+    source: Frame | None
+    seen: list[SeenParameter]
+    frame: FrameType
+
+
+def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _decade(rate: Any) -> int | None:
+    if not isinstance(rate, float | int) or not np.isfinite(rate):
+        return None
+    return int(np.floor(np.log10(abs(rate)))) if rate else -1000

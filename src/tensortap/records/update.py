@@ -1,0 +1,290 @@
+"""An update, as the engine saw it: one step of an optimizer, what led to it, and what it did to each parameter.
+
+Everything may be missing, because an engine does not know it or an older one did not tell: None, or empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from tensortap.records.node import Frame
+
+__all__ = ["Event", "Group", "KeptGraphs", "LoaderUse", "Mode", "ParameterUpdate", "StrayTensor", "Update"]
+
+
+class Event(NamedTuple):
+    """Something that a program does on its way to an update.
+
+    Attributes:
+        what: `backward`, `gradient` (gradients that are only worked out), `clear`, `clip`, `unscale`, `schedule` (the
+            learning rate is set), `step`, `skip` (a scaler leaves a step out).
+        who: the optimizer or module that does it, if any.
+        source: the user's line.
+    """
+
+    what: str
+    who: str = ""
+    source: Frame | None = None
+
+
+class Group(NamedTuple):
+    """Parameters of an optimizer that have a learning rate of their own.
+
+    Attributes:
+        rate: the learning rate.
+        parameters: their names.
+    """
+
+    rate: float | None
+    parameters: tuple[str, ...]
+
+
+class Mode(NamedTuple):
+    """In which mode a model is when gradients are worked out.
+
+    Attributes:
+        model: its name.
+        trains: whether it is in training mode.
+        still: modules inside it that are in evaluation mode, if it is not.
+    """
+
+    model: str
+    trains: bool
+    still: tuple[str, ...] = ()
+
+
+class StrayTensor(NamedTuple):
+    """A tensor that gets gradients, and that no model and no optimizer has.
+
+    Attributes:
+        name: where a module holds it without its being a parameter of it, as `model/scale`; else empty.
+        shape: of it.
+        dtype: of it.
+        steps: in how many of the updates that were looked at it has been this same tensor.
+        mark: of its values after the update.
+        declared: the user's line that makes it an attribute.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    steps: int
+    mark: str | None = None
+    declared: str | None = None
+
+
+class LoaderUse(NamedTuple):
+    """What a data loader has given so far.
+
+    Attributes:
+        name: what the program calls it, or else the class of its data set.
+        drawn_at: the user's line that draws its batches.
+        batches: of one pass over its data.
+        workers: processes that load for it.
+        begun: passes that were begun.
+        drawn: batches that were drawn.
+        compared: those that were compared with the one before.
+        same: of those, how many were equal to it.
+        looked_at: those whose samples were compared with each other.
+        alike: of those, in how many at least half of the samples repeat another one.
+    """
+
+    name: str
+    drawn_at: str | None = None
+    batches: int | None = None
+    workers: int = 0
+    begun: int = 0
+    drawn: int = 0
+    compared: int = 0
+    same: int = 0
+    looked_at: int = 0
+    alike: int = 0
+
+    @property
+    def source(self) -> Frame | None:
+        """The line that draws its batches."""
+        return _frame_of(self.drawn_at)
+
+
+class KeptGraphs(NamedTuple):
+    """Graphs of earlier updates that something keeps from being freed.
+
+    Attributes:
+        marked: graphs that were followed, the last one not counted.
+        alive: of those, how many there still are.
+        holder: what the program calls the variable that holds them, if that was found.
+        held_at: the user's line that adds to it.
+    """
+
+    marked: int = 0
+    alive: int = 0
+    holder: str = ""
+    held_at: str | None = None
+
+    @property
+    def source(self) -> Frame | None:
+        """The line that holds on to them."""
+        return _frame_of(self.held_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUpdate:
+    """What an update meant to one parameter. Shares and sizes are those of a sample of its elements.
+
+    Attributes:
+        name: as in the graph; of a tensor that no known model has, `optimizer/<name>/<number>`.
+        shape: of it.
+        dtype: of it.
+        trains: whether it asks for gradients.
+        is_owned: whether a known model has it.
+        held: the optimizers that have it.
+        is_reached: whether the loss leads to it.
+        gradient: the largest magnitude in its gradient, as the step found it; None if it had none.
+        nonzero: the share of its gradient that is not zero.
+        is_stale: the gradient still holds what an earlier step has applied.
+        changed: the share of it that the step changed.
+        lost: the share of it that has a gradient and did not change.
+        size: root of its mean square before the step.
+        mark: of its values after the step; two that are the same have the same values.
+        mark_before: of its values before the step.
+        declared: the user's line that gives it, or the module it is in, to its owner; told if it gets no gradient.
+        quiet: the share of its gradient that was zero in each of the last eight updates that were looked at.
+        rows_differ: whether its rows differ from each other by more than rounding.
+        is_unwritten: nobody has written to the memory that it was made of; told with the first update.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    trains: bool = True
+    is_owned: bool = True
+    held: tuple[str, ...] = ()
+    is_reached: bool | None = None
+    gradient: float | None = None
+    nonzero: float | None = None
+    is_stale: bool | None = None
+    changed: float | None = None
+    lost: float | None = None
+    size: float | None = None
+    mark: str | None = None
+    mark_before: str | None = None
+    declared: str | None = None
+    quiet: float | None = None
+    rows_differ: bool | None = None
+    is_unwritten: bool | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    @property
+    def source(self) -> Frame | None:
+        """Where it is declared."""
+        return _frame_of(self.declared)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of an optimizer.
+
+    Attributes:
+        step: the global step.
+        optimizer: its name, such as `Adam` or `Adam_1`.
+        count: how many steps it has taken before.
+        source: the user's line that has it step.
+        made: the user's line that made it.
+        variable: what the program calls it.
+        schedule: the user's line that made the schedule of its learning rate.
+        is_skipped: a scaler has left the step out.
+        has_closure: the step works its gradients out itself.
+        events: since the step before, whichever optimizer's that was; the last one is this step.
+        groups: of its parameters.
+        parameters: its own and those of all known models.
+        strays: other tensors that get gradients.
+        modes: of the known models.
+        loaders: of the program's data.
+        graphs: of earlier updates that are kept alive.
+
+    >>> update = Update(3, "SGD", 3, events=(Event("backward"), Event("step", "SGD", Frame("a.py", 2, "f"))))
+    >>> Update.from_dict(update.as_dict()) == update
+    True
+    """
+
+    step: int
+    optimizer: str
+    count: int
+    source: Frame | None = None
+    made: Frame | None = None
+    variable: str = ""
+    schedule: Frame | None = None
+    is_skipped: bool = False
+    has_closure: bool = False
+    events: tuple[Event, ...] = ()
+    groups: tuple[Group, ...] = ()
+    parameters: tuple[ParameterUpdate, ...] = ()
+    strays: tuple[StrayTensor, ...] = ()
+    modes: tuple[Mode, ...] = ()
+    loaders: tuple[LoaderUse, ...] = ()
+    graphs: KeptGraphs | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; what is as it would be by default is left out."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("source", "made", "schedule"):
+            told[name] = _text_of(told[name])
+        told["events"] = [[what, who, _text_of(source)] for what, who, source in self.events]
+        told["parameters"] = [
+            {key: value for key, value in asdict(each).items() if value != _DEFAULTS.get(key, _NOTHING)}
+            for each in self.parameters
+        ]
+        left_out: tuple[Any, ...] = (None, (), [], "")
+        return {key: value for key, value in told.items() if value not in left_out and value is not False}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Update:
+        """From JSON; what is not known here is ignored."""
+        known = {each.name for each in fields(ParameterUpdate)}
+        parameters = (
+            {key: _tuples(value) for key, value in each.items() if key in known}
+            for each in told.get("parameters", ())
+        )
+        return cls(
+            step=int(told["step"]),
+            optimizer=str(told["optimizer"]),
+            count=int(told["count"]),
+            source=_frame_of(told.get("source")),
+            made=_frame_of(told.get("made")),
+            variable=str(told.get("variable", "")),
+            schedule=_frame_of(told.get("schedule")),
+            is_skipped=bool(told.get("is_skipped")),
+            has_closure=bool(told.get("has_closure")),
+            events=tuple(Event(what, who, _frame_of(source)) for what, who, source in told.get("events", ())),
+            groups=tuple(Group(rate, tuple(names)) for rate, names in told.get("groups", ())),
+            parameters=tuple(ParameterUpdate(**each) for each in parameters),
+            strays=tuple(StrayTensor(*map(_tuples, each)) for each in told.get("strays", ())),
+            modes=tuple(Mode(*map(_tuples, each)) for each in told.get("modes", ())),
+            loaders=tuple(LoaderUse(*each) for each in told.get("loaders", ())),
+            graphs=KeptGraphs(*told["graphs"]) if "graphs" in told else None,
+        )
+
+
+_NOTHING = object()
+_DEFAULTS: dict[str, Any] = {
+    each.name: each.default for each in fields(ParameterUpdate) if each.name != "name"
+}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _text_of(source: Frame | None) -> str | None:
+    return None if source is None else str(source)
+
+
+def _frame_of(text: Any) -> Frame | None:
+    return Frame.of_text(text) if isinstance(text, str) else None

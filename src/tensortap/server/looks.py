@@ -1,0 +1,211 @@
+"""What somebody who looks at a job wants to have ready: its answer, the mosaic of its health, facts of its runs.
+
+All of it is worked out by a thread of its own, so that no request waits for a long session: what is not ready yet is
+said to be. The thread ends when nobody has asked for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, Protocol
+
+from tensortap.analyze.facts import RunFacts, facts_of_dump
+from tensortap.analyze.findings import Report
+from tensortap.analyze.session import search_session
+from tensortap.reader import RunRef, SessionDir
+from tensortap.reader.mosaic import SessionMosaic
+from tensortap.server.alerts import AlertRegistry
+from tensortap.server.gates import Gates
+from tensortap.store.session import health_files, run_size
+
+__all__ = ["Look", "Looks", "Viewed"]
+
+log = logging.getLogger(__name__)
+
+_LOOKS = 4
+"""Jobs whose pictures are kept."""
+_RUNS = 4
+"""Runs of a job whose facts are kept."""
+_PAUSE_SECS = 0.25
+_IDLE_SECS = 60.0
+_PART_SECS = 0.02
+_SEARCH_PAUSE = 4
+"""The search for bad values rests this many times as long as it took, so that a job that grows all the time leaves
+time for everything else."""
+
+
+class Viewed(Protocol):
+    """A job as it is looked at: one that streams, or a recorded directory."""
+
+    name: str
+    gates: Gates
+    alerts: AlertRegistry
+
+    @property
+    def id(self) -> str:
+        """What it is called in addresses."""
+
+    @property
+    def open_runs(self) -> int:
+        """How many runs are being received."""
+
+    def session(self) -> SessionDir:
+        """What was recorded."""
+
+
+class Look:
+    """One job, looked at.
+
+    Attributes:
+        mosaic: of the health of all tensors; None until the first run is there.
+        report: the answer, None while it is being searched for the first time.
+        lock: held by whoever reads or changes the mosaic.
+        answered: grows with every new answer.
+        runs: how many there are.
+    """
+
+    def __init__(self, job: Viewed) -> None:
+        self.job = job
+        self.mosaic: SessionMosaic | None = None
+        self.report: Report | None = None
+        self.problem = ""
+        self.answered = 0
+        self.is_searching = False
+        self.runs = 0
+        self.lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._facts: OrderedDict[tuple[str, int], RunFacts] = OrderedDict()
+        self._thread: threading.Thread | None = None
+        self._asked = 0.0
+        self._seen: Any = None
+        self._searched: Any = None
+        self._search_again = 0.0
+        self._starting = threading.Lock()
+
+    def ask(self) -> Look:
+        """Keep it up to date from now on, for a while."""
+        self._asked = time.monotonic()
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="tensortap-look", daemon=True)
+                self._thread.start()
+                threading.Thread(target=self._search_on, name="tensortap-search", daemon=True).start()
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """What has changed since, in numbers that grow; for events."""
+        job, mosaic = self.job, self.mosaic
+        return {
+            "job": job.id,
+            "runs": self.runs,
+            "receiving": job.open_runs,
+            "answer": self.answered,
+            "searching": self.is_searching,
+            "grid": 0 if mosaic is None else mosaic.version,
+            "grid_progress": 0.0 if mosaic is None else round(mosaic.progress, 3),
+            "alerts": job.alerts.version,
+            "gates": job.gates.version,
+            "waiting": [hit.id for hit in job.gates.hits()],
+        }
+
+    def facts(self, ref: RunRef) -> RunFacts:
+        """The facts of a run."""
+        key = ref.name, run_size(ref.path)
+        with self._reading:
+            facts = self._facts.get(key)
+            if facts is None:
+                facts = self._facts[key] = facts_of_dump(ref.open(validate=False))
+                while len(self._facts) > _RUNS:
+                    self._facts.popitem(last=False)
+            self._facts.move_to_end(key)
+            return facts
+
+    # --- in threads of their own -------------------------------------------------------------------
+
+    def _is_wanted(self) -> bool:
+        return time.monotonic() - self._asked < _IDLE_SECS
+
+    def _work(self) -> None:
+        while self._is_wanted():
+            try:
+                if not self._advance():
+                    time.sleep(_PAUSE_SECS)
+            except Exception:
+                log.exception("The health of %s could not be read", self.job.name)
+                time.sleep(10 * _PAUSE_SECS)
+
+    def _advance(self) -> bool:
+        """Read some more; whether there is still more."""
+        seen = self._signature()
+        with self.lock:
+            if self.mosaic is None:
+                session = self.job.session()
+                self.runs = len(session)
+                self.mosaic, self._seen = SessionMosaic(session), seen
+            elif seen != self._seen and self.mosaic.is_complete:
+                self.mosaic.refresh()
+                self.runs = len(self.mosaic.session)
+                self._seen = seen
+        # Without the lock in between, so that whoever wants a picture of what is there need not wait.
+        mosaic = self.mosaic
+        if not mosaic.is_complete:
+            with self.lock:
+                mosaic.advance(_PART_SECS)
+            time.sleep(0.002)
+        return not mosaic.is_complete
+
+    def _search_on(self) -> None:
+        while self._is_wanted():
+            seen = self._signature()
+            if seen == self._searched or time.monotonic() < self._search_again:
+                time.sleep(_PAUSE_SECS)
+                continue
+            began = time.monotonic()
+            self.is_searching = True
+            try:
+                self.report, self.problem = search_session(self.job.session()), ""
+            except Exception as error:
+                log.warning("The answer of %s could not be worked out", self.job.name, exc_info=True)
+                self.problem = f"{type(error).__name__}: {error}"
+            finally:
+                self.is_searching = False
+            self._searched = seen
+            self.answered += 1
+            self._search_again = time.monotonic() + _SEARCH_PAUSE * (time.monotonic() - began)
+
+    def _signature(self) -> Any:
+        """Differs when something was written to the session."""
+        session = self.job.session() if self.mosaic is None else self.mosaic.session
+        paths = [session.root, *health_files(session.root).values()]
+        return [_changed(path) for path in paths]
+
+
+def _changed(path: Any) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+class Looks:
+    """The looks at the jobs that somebody has asked for last; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looks: OrderedDict[str, Look] = OrderedDict()
+
+    def at(self, job: Viewed) -> Look:
+        """The look at a job, kept up to date from now on."""
+        with self._lock:
+            look = self._looks.get(job.id)
+            if look is None:
+                look = self._looks[job.id] = Look(job)
+                while len(self._looks) > _LOOKS:
+                    self._looks.popitem(last=False)
+            self._looks.move_to_end(job.id)
+        return look.ask()
