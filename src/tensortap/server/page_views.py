@@ -190,16 +190,17 @@ def picture(
     execution: int,
     other: DebugDumpDir | None = None,
     other_tensor: str | None = None,
+    most: int = MOST_CELLS,
 ) -> dict[str, Any]:
     """A recorded value as a picture with its histogram; beside that of another run, with their difference."""
     found, value = _value(run, tensor, execution)
-    facts = {"tensor": found.datum.tensor_name, "executions": found.executions, **_pictured(value)}
+    facts = {"tensor": found.datum.tensor_name, "executions": found.executions, **_pictured(value, most)}
     if other is None:
         return facts
     _, beside = _value(other, other_tensor or tensor, execution)
-    facts["other"] = _pictured(beside)
+    facts["other"] = _pictured(beside, most)
     try:
-        facts["difference"] = _pictured(difference(value, beside))
+        facts["difference"] = _pictured(difference(value, beside), most)
     except UsageError as error:
         facts["difference"] = {"problem": str(error)}
     return facts
@@ -219,8 +220,8 @@ def _value(run: DebugDumpDir, tensor: str, execution: int) -> tuple[FoundRecord,
     return found, np.asarray(value)
 
 
-def _pictured(value: Any) -> dict[str, Any]:
-    made, spread, numbers = picture_of(value), histogram_of(value), summarize(value)
+def _pictured(value: Any, most: int) -> dict[str, Any]:
+    made, spread, numbers = picture_of(value, most), histogram_of(value), summarize(value)
     return {
         "dtype": str(value.dtype),
         "shape": list(made.shape),
@@ -230,7 +231,7 @@ def _pictured(value: Any) -> dict[str, Any]:
         "means": base64.b64encode(made.means.astype("<f4").tobytes()).decode(),
         "kinds": base64.b64encode(made.kinds.tobytes()).decode(),
         "is_whole": made.is_whole,
-        "most": MOST_CELLS,
+        "most": most,
         "histogram": None if spread is None else asdict(spread),
         "summary": None if numbers is None else asdict(numbers),
     }
