@@ -39,5 +39,5 @@ clean: ## Remove the environment and caches
 	@touch $@
 
 .venv/dev.done: .venv/torch.done
-	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,jax,serve,dev]'
+	$(BIN)/pip install --quiet --editable '.[torch,tensorflow,jax,serve,launchers,dev]'
 	@touch $@

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tensortap import errors as errors
     from tensortap import tensorflow as tensorflow
     from tensortap import torch as torch
+    from tensortap.commands.ray_workers import ray_runtime_env
     from tensortap.debug.dumping import DumpingDebugWrapperSession
     from tensortap.debug.grpc import GrpcDebugWrapperSession, TensorBoardDebugWrapperSession
     from tensortap.debug.hooks import DumpingDebugHook, GrpcDebugHook, TensorBoardDebugHook
@@ -107,6 +108,7 @@ __all__ = [
     "get_default_graph",
     "get_default_session",
     "latest_checkpoint",
+    "ray_runtime_env",
     "watch_graph",
     "watch_graph_with_denylists",
 ]
@@ -114,6 +116,7 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
+    "tensortap.commands.ray_workers": "ray_runtime_env",
     "tensortap.debug.dumping": "DumpingDebugWrapperSession",
     "tensortap.debug.grpc": "GrpcDebugWrapperSession TensorBoardDebugWrapperSession",
     "tensortap.debug.hooks": "DumpingDebugHook GrpcDebugHook TensorBoardDebugHook",

@@ -19,7 +19,10 @@ LAYERS += [{"debug", "profile"}, {"engines"}, {"launch"}]
 CAPTURING = set().union(*LAYERS) - NOUNS - {"wire", "store"}
 READING = {"reader", "analyze", "report", "commands", "server", "web"}
 # Commands that do not read, but prepare or start a program that captures. They import the engine when they run.
-STARTING = {Path("commands/build.py"), Path("commands/doctor.py"), Path("commands/run.py")}
+STARTING = {
+    Path("commands", f"{name}.py")
+    for name in ("build", "doctor", "run", "following", "run_child", "run_options", "ray_workers")
+}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow"}
 ALLOWED = {
     "__init__.py": ["jax", "tensorflow", "torch"],  # public names

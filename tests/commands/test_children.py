@@ -1,4 +1,4 @@
-"""Programs that train in processes they start: what was not watched is said, and never called healthy."""
+"""Programs that train in processes they start: these are watched, and what cannot be is never called healthy."""
 
 from __future__ import annotations
 
@@ -86,32 +86,56 @@ if __name__ == "__main__":
 """
 
 
-def test_children_that_train_are_told_of_however_they_were_started(here, capsys):
+def test_children_are_watched_however_they_were_started(here, capsys):
     (here / "train.py").write_text(EVERY_WAY)
     done = ended([*RUN, "train.py"])
     assert done.returncode == 7  # the program's own
     assert done.stdout.count("trained") == 5
-    said = done.stderr
+    said = " ".join(done.stderr.split())
+    assert "not watched" not in said
     assert (
-        len(re.findall(r"^tensortap: child process \d+ trains and is not watched$", said, re.MULTILINE)) == 1
+        "(6 processes)" in said
+    )  # those that load data do not count, and the one without a framework neither
+    assert said.count("first bad value") == 1
+    assert "line training.py:9 in train" in said
+
+    assert main(["why", "dumps", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["first_bad"]["source"]["line"] == 9
+    assert report["coverage"]["complete"]
+    assert len(report["coverage"]["ranks"]) == 6
+    assert main(["why", "dumps"]) == 1
+    assert re.search(r"NaN at step 0 on process \d+\n", capsys.readouterr().out)
+
+
+def test_children_that_cannot_be_watched_are_told_of(here, capsys):
+    (here / "train.py").write_text(
+        """
+import subprocess, sys
+from training import train
+train(scale=1.0)
+sys.exit(subprocess.run([sys.executable, "-E", "training.py"]).returncode)
+"""
     )
+    done = ended([*RUN, "train.py"])
+    assert (done.returncode, done.stdout.count("trained")) == (0, 2)
+    said = done.stderr
+    assert re.search(r"^tensortap: child process \d+ uses .* and is not watched$", said, re.MULTILINE)
     assert said.index("is not watched") < said.index("  seen ")
     assert "health   no bad value in what was seen\n" in said
-    assert re.search(r"unseen +5 child processes \(processes", said)
     assert "instead  where the program starts it:\n           python -m tensortap run training.py\n" in said
 
     assert main(["why", "dumps"]) == 3
     shown = capsys.readouterr().out
     assert "healthy" not in shown
     assert "? not all was seen" in shown
-    assert "5 child processes" in shown
     assert main(["why", "dumps", "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
     assert (report["healthy"], report["first_bad"]) == (False, None)
-    assert report["coverage"]["unwatched_children"] == 5
+    assert report["coverage"]["unwatched_children"] == 1
     for command in ("ls", "health"):
         assert main([command, "dumps"]) == 0
-        assert "5 child processes" in capsys.readouterr().err
+        assert "1 child process" in capsys.readouterr().err
 
 
 # As Lightning's `ddp`: the first rank starts the others with its own command line.
@@ -122,7 +146,8 @@ from torch import nn
 if "LOCAL_RANK" not in os.environ:
     os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE="2", LOCAL_RANK="0", RANK="0")
     other = {**os.environ, "LOCAL_RANK": "1", "RANK": "1"}
-    subprocess.Popen([sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]], env=other)
+    flags = os.environ.get("FLAGS", "").split()
+    subprocess.Popen([sys.executable, *flags, os.path.abspath(sys.argv[0]), *sys.argv[1:]], env=other)
 dist.init_process_group("gloo")
 model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -139,12 +164,26 @@ dist.destroy_process_group()
 """
 
 
-def test_a_rank_is_not_accused_of_what_may_have_come_from_one_that_nobody_watched(here, capsys):
-    (here / "train.py").write_text(STARTS_ITSELF)
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    done = ended([*RUN, "train.py", "--lr", "1"], MASTER_PORT=port)
+        return str(free.getsockname()[1])
+
+
+def test_a_rank_that_another_one_has_started_is_accused_of_what_it_did(here, capsys):
+    (here / "train.py").write_text(STARTS_ITSELF)
+    done = ended([*RUN, "train.py"], MASTER_PORT=free_port())
+    assert done.returncode == 0, done.stderr
+    assert "not watched" not in done.stderr
+    assert main(["why", "dumps", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["first_bad"]["rank"], report["first_bad"]["step"]) == (1, 2)
+    assert report["coverage"]["complete"]
+
+
+def test_a_rank_is_not_accused_of_what_may_have_come_from_one_that_nobody_watched(here, capsys):
+    (here / "train.py").write_text(STARTS_ITSELF)
+    done = ended([*RUN, "train.py", "--lr", "1"], MASTER_PORT=free_port(), FLAGS="-E")
     assert done.returncode == 0, done.stderr
     assert re.search(
         r"^tensortap: child process \d+ uses torch, tensorflow or jax and is not watched$",
@@ -163,26 +202,19 @@ def test_a_rank_is_not_accused_of_what_may_have_come_from_one_that_nobody_watche
     assert "Rank 0 went bad first of those that were watched: run 2" in capsys.readouterr().out
 
 
-def test_a_launcher_is_told_where_tensortap_belongs(here):
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "training.py",
-        "--lr",
-        "1",
-    ]
-    done = ended([*RUN, *launch])
+@pytest.mark.parametrize("launcher", [["-m", "torch.distributed.run"], ["torchrun"]])
+def test_a_launcher_may_stand_behind_tensortap_run(here, capsys, launcher):
+    done = ended([*RUN, *launcher, "--nproc-per-node", "2", "--standalone", "training.py", "--lr", "1"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained") == 2
-    said = done.stderr
-    assert re.search(
-        r"nothing was seen of torch.distributed.run: 2 child processes \(processes \d+ and \d+\)", said
-    )
-    assert "torchrun --nproc-per-node 2 --standalone -m tensortap run training.py --lr 1" in said
-    assert not (here / "dumps").exists()
+    assert "not watched" not in done.stderr
+    assert "(2 ranks)" in " ".join(done.stderr.split())
+    assert main(["why", "dumps", "--json"]) == 1
+    ranks = json.loads(capsys.readouterr().out)["coverage"]["ranks"]
+    assert [(each["rank"], each["local_rank"], each["state"]) for each in ranks] == [
+        (0, 0, "ended"),
+        (1, 1, "ended"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tensortap.frameworks import ANY_FRAMEWORK
+from tensortap.records.task import task_name
 
 __all__ = ["COMPLETE", "Coverage", "Guarded", "RankState"]
 
@@ -39,6 +40,8 @@ class RankState:
         call: what was being executed there, if not the program's own code.
         seen: last sign of life, in seconds since the epoch.
         still_secs: how long it has been there.
+        local_rank: its place among the ranks of its machine, -1 if unknown.
+        restart: how many times it had been started before.
     """
 
     rank: int
@@ -55,6 +58,8 @@ class RankState:
     still_secs: float = 0.0
     pid: int = 0
     host: str = ""
+    local_rank: int = -1
+    restart: int = 0
 
     @property
     def is_trouble(self) -> bool:
@@ -266,7 +271,7 @@ class Coverage:
 
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1
-        return f"{'The program' if alone else f'Rank {state.rank}'} {state.sentence}."
+        return f"{'The program' if alone else task_name(state.rank).capitalize()} {state.sentence}."
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.errors import NotThereError, UsageError
+from tensortap.records.task import task_name
+from tensortap.store.archives import is_archive, unpacked
 
 if TYPE_CHECKING:
     from tensortap.reader import DebugDumpDir, SessionDir
@@ -58,8 +60,12 @@ def open_directory(path: Path) -> SessionDir | DebugDumpDir:
     path = path.expanduser()
     if not path.exists():
         raise UsageError(f"There is no directory {str(path)!r}.")
+    if is_archive(path):
+        path = unpacked(path)
     if not path.is_dir():
-        raise UsageError(f"{str(path)!r} is a file; name the session directory.")
+        raise UsageError(
+            f"{str(path)!r} is a file; name the session directory, or an archive of it (.tar.gz, .zip)."
+        )
     session = SessionDir(path)
     if session.runs:
         return session
@@ -67,6 +73,20 @@ def open_directory(path: Path) -> SessionDir | DebugDumpDir:
     if not run.devices() and not run.source.core_metadata:
         raise UsageError(f"There is no run in {str(path)!r}.{_sessions_inside(path)}")
     return run
+
+
+def open_directories(paths: Sequence[Path]) -> SessionDir | DebugDumpDir:
+    """One directory, or those that the machines of a job have written, as one; archives will do."""
+    from tensortap.reader import SessionDir
+    from tensortap.store.gather import gathered
+
+    if len(paths) == 1:
+        return open_directory(paths[0])
+    found = [(path, open_directory(path)) for path in paths]
+    for path, each in found:
+        if not isinstance(each, SessionDir):
+            raise UsageError(f"{str(path)!r} is one run; name the session directories of all machines.")
+    return SessionDir(gathered([each.root for _, each in found if isinstance(each, SessionDir)]))
 
 
 def _sessions_inside(path: Path) -> str:
@@ -102,7 +122,7 @@ def open_run(options: argparse.Namespace, *names: str, recorded: bool = False) -
         return found.run(options.run, task=options.task, validate=False)
     dump, why = _meant_run(found, options.task, names, recorded)
     if len(found) > 1 and not getattr(options, "json", False):
-        rank = f" of rank {dump.source.task}" if len(found.tasks()) > 1 else ""
+        rank = f" of {task_name(dump.source.task)}" if len(found.tasks()) > 1 else ""
         options.notes.append(f"{run_name(dump)}{rank}, {why}; -r N shows another.")
     return dump
 

@@ -15,6 +15,7 @@ from tensortap.commands.common import (
     print_json,
     say,
 )
+from tensortap.records.task import task_name
 
 if TYPE_CHECKING:
     from tensortap.analyze.overview import Overview
@@ -194,7 +195,7 @@ def _line(row: Overview, with_rank: bool) -> None:
     texts = [cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)]
     page = Page()
     style = "red" if row.nan or (row.loss is not None and row.loss != row.loss) else ""
-    page.line((" ".join(texts), style), f"  rank {row.rank}" if with_rank else "")
+    page.line((" ".join(texts), style), f"  {task_name(row.rank)}" if with_rank else "")
     page.show()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.commands.common import NOT_ALL_SEEN, add_output_arguments, print_json, print_table, say
 from tensortap.errors import UsageError
+from tensortap.records.task import task_name
 from tensortap.report.answer import short_path
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ otherwise 0, whatever diverged.
   tensortap ranks dumps                        the first tensors that diverged
   tensortap ranks dumps -n weight              only tensors whose name contains weight
   tensortap ranks dumps --op DebugIdentity     whole values
+  tensortap ranks node0.tar.gz node1/          directories of several machines
 """
 
 SHOWN = 20
@@ -36,7 +38,11 @@ SHOWN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="a session directory that all ranks wrote"
+        "directory",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="a session directory that all ranks wrote, or one of each machine; archives, too",
     )
     parser.add_argument(
         "-n", "--name", default="", metavar="TEXT", help="only tensors whose name contains this"
@@ -53,13 +59,15 @@ def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.ranks import compare_ranks
     from tensortap.analyze.session import search_session
-    from tensortap.commands.common import open_directory
+    from tensortap.commands.common import open_directories
     from tensortap.reader import SessionDir
     from tensortap.reader.rank_readings import COMPARED_OPS, rank_readings
 
-    session = open_directory(options.directory)
+    session = open_directories(options.directory)
     if not isinstance(session, SessionDir):
-        raise UsageError(f"{str(options.directory)!r} is one run; name the session directory of all ranks.")
+        raise UsageError(
+            f"{str(options.directory[0])!r} is one run; name the session directory of all ranks."
+        )
     if options.last is not None and options.last < 1:
         raise UsageError(f"--last must be at least 1, got {options.last}.")
     found = compare_ranks(
@@ -92,7 +100,8 @@ def _print(found: RankComparison, report: Report, options: argparse.Namespace) -
     if bad is not None:
         line = "" if bad.source is None else f", {short_path(bad.source.file)}:{bad.source.line}"
         whom = " of those that were watched" if report.coverage.missing else ""
-        print(f"Rank {bad.rank} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
+        who = task_name(bad.rank).capitalize()
+        print(f"{who} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
     if not found.runs:
         print("No run was recorded by two ranks.")
         return

@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensortap.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensortap.frameworks import Framework
     from tensortap.launch.script import Script
-    from tensortap.launch.watch import ScriptOptions
-    from tensortap.seam.base import Follower
 
 HELP = "run a program and say which operation made its first bad value"
 DESCRIPTION = """Run a program as python would, and watch the health of every tensor in it.
@@ -47,9 +43,6 @@ output, signals and exit code of the program stay its own.
   torchrun --nproc-per-node 2 -m tensortap run train.py
                                                 all ranks, one answer
 """
-
-BAD_NODES_KEPT = 3
-"""Of so many operations per run that turn good values bad, inputs and outputs are kept whole."""
 
 _STEPS = re.compile(r"(\d*)(:)?(\d*)(?::(\d+))?")
 
@@ -116,7 +109,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="DIR", help="a new directory; tensortap-runs/<time> by default"
     )
     how.add_argument(
-        "--stream", metavar="HOST:PORT", help="send the health of everything to tensortap serve, too"
+        "--stream",
+        metavar="HOST:PORT",
+        help="send the health of everything, and values that are kept, to tensortap serve, too",
+    )
+    how.add_argument("--token", help="that the server wants; or the environment variable TENSORTAP_TOKEN")
+    how.add_argument(
+        "--tls-ca",
+        type=Path,
+        metavar="FILE",
+        help="certificates to trust, in PEM form: the server speaks TLS",
     )
     how.add_argument(
         "--profile", action="store_true", help="write timelines of steps 10, 20, … 100 into DIR/timelines"
@@ -143,111 +145,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Callable[[], int]:
     """Prepare the program; what is returned executes it, when nothing of ours stands around it any more."""
     from tensortap.commands.common import checked_regex
-    from tensortap.commands.run_answer import Answerer
+    from tensortap.commands.following import Following, executed
+    from tensortap.commands.run_options import exclusions, words_of
+    from tensortap.launch.job import Job
     from tensortap.launch.ranks import Voice, default_root
-    from tensortap.launch.watch import ScriptWatch
 
-    program = _program(options)
+    program = _program(options).found()
     program.check()
     root = Path(os.path.abspath(options.output.expanduser() if options.output else default_root()))
-    condition = _condition(options.filter)
-    exclude, accept = _exclusions(options, program)
+    exclude, _ = exclusions(options, program.words)
     for regex in (options.watch, options.op, options.dtype, exclude):
         checked_regex(regex)
-    streaming = list(_streaming(options))  # refuses what cannot be, before there is a directory
     voice = Voice.of_this_process(root)
-    answerer = Answerer(
-        root, program.label, program.words, voice, options.quiet, exclude, options.filter, condition
+    job = Job(
+        str(root),
+        voice.name,
+        words_of(options),
+        program.label,
+        program.words,
+        head=os.getpid(),
+        stream=voice.job_name,
     )
-    watch = ScriptWatch(_script_options(options, root, condition), answerer.judge)
-    watch.on_stop = answerer.stopping
-    watch.on_leave_out = answerer.leaves_out
-    if not options.no_check:
-        watch.check_with(answerer.check(accept))
-    watch.hooks.extend([*streaming, *_profiling(options, root)])
-    return partial(_start, program, watch, answerer)
-
-
-def _start(program: Script, watch: Any, answerer: Any) -> int:
-    import atexit
-
-    from tensortap.commands.run_answer import name_warnings
-    from tensortap.engines.registry import FRAMEWORKS, load_engine
-    from tensortap.launch.children import Children
-    from tensortap.launch.imports import when_imported
-    from tensortap.sink.queue import shared_queue
-
-    followers: list[Follower] = []
-    interrupted = False
-
-    def tell(unwatched: list[Any]) -> None:
-        answerer.leaves_unwatched(unwatched)
-        watch.presence.leaves_unwatched(unwatched)
-
-    children = Children(tell)
-
-    def follow(framework: Framework) -> None:
-        # Only now: the program decides whether and when a framework is imported.
-        engine = load_engine(framework)
-        if children.ledger.is_child:
-            engine.listen_here(children.ledger.note)
-            return
-        engine.listen_to_children(children.ledger.note, children.serve_data)
-        watch.presence.world_size = engine.world_size
-        followers.append(engine.follow(watch))
-        if len(followers) == 1:
-            answerer.begin()
-
-    def fail(error: BaseException) -> None:
-        nonlocal interrupted
-        interrupted = isinstance(error, KeyboardInterrupt)
-        answerer.failed = not isinstance(error, SystemExit)
-        if answerer.failed and not interrupted:
-            watch.error = f"{type(error).__name__}: {error}".strip().split("\n")[0]
-        for follower in followers:
-            follower.end(error if answerer.failed else None)
-
-    def finish() -> None:
-        try:
-            for follower in followers:
-                follower.end()
-            children.stop()
-            answerer.finish(watch)
-        except KeyboardInterrupt:
-            shared_queue().abandon()
-            answerer.leave()
-        if interrupted:
-            # Python remembers it, to end as a process that was interrupted; executing any text makes it forget.
-            with suppress(KeyboardInterrupt):
-                exec("raise KeyboardInterrupt")
-
-    # Registered before the program can register anything, thus called when all of it is over.
-    atexit.register(finish)
-    name_warnings()
-    children.start()
-    for framework in FRAMEWORKS:
-        when_imported(framework.module, partial(follow, framework))
-    program.execute(on_error=fail)
-    return 0
-
-
-def _exclusions(options: argparse.Namespace, program: Script) -> tuple[str | None, list[str]]:
-    """Which nodes are never bad, and which findings are accepted."""
-    from tensortap.analyze.accepted import accepted_near, is_kind
-
-    kinds: list[str] = []
-    if any(
-        ":" in each for each in options.exclude
-    ):  # the rules are not needed otherwise, before the program runs
-        from tensortap.analyze.checks import RULES
-
-        kinds = [each for each in options.exclude if is_kind(each, RULES)]
-    regexes = [each for each in options.exclude if each not in kinds]
-    folders = [Path.cwd()]
-    if program.kind == "script":
-        folders.append(Path(program.name).absolute().parent)
-    exclude = regexes[0] if len(regexes) == 1 else "|".join(f"(?:{each})" for each in regexes)
-    return exclude or None, [*kinds, *accepted_near(*folders)]
+    return partial(executed, Following(options, job, voice), program.execute)
 
 
 def _program(options: argparse.Namespace) -> Script:
@@ -260,80 +179,6 @@ def _program(options: argparse.Namespace) -> Script:
     if options.program:
         return Script("script", options.program[0], options.program[1:])
     raise UsageError("Which program? Name a script, -m MODULE or -c CODE; see tensortap run --help.")
-
-
-def _script_options(options: argparse.Namespace, root: Path, condition: Any) -> ScriptOptions:
-    from tensortap.launch.watch import ScriptOptions
-    from tensortap.sink.budget import DEFAULT_LIMIT_BYTES
-    from tensortap.watch.options import WatchOptions
-
-    wants_values = options.values or options.ring is not None
-    watch = WatchOptions(
-        ["DebugNumericSummary", *(["DebugIdentity"] if wants_values else [])],
-        _anywhere(options.watch),
-        _anywhere(options.op),
-        _anywhere(options.dtype),
-        keep_bad=0 if wants_values else BAD_NODES_KEPT,
-    )
-    how: dict[str, Any] = {"disk_bytes": DEFAULT_LIMIT_BYTES} if wants_values else {}
-    if options.values:
-        how["keep"] = "all"
-    elif options.ring is not None:
-        from tensortap.launch.memory import memory_limit
-
-        how.update(keep="none", last=options.ring, memory_bytes=memory_limit() // 4)
-    return ScriptOptions(
-        root,
-        watch,
-        steps=options.steps,
-        every=options.every,
-        condition=None if condition is None else _over_pills(condition),
-        stop=options.stop,
-        skip_bad=options.skip_bad,
-        budget=options.budget,
-        interceptor=options.interceptor,
-        fsync=options.fsync,
-        **how,
-    )
-
-
-def _streaming(options: argparse.Namespace) -> Iterator[Any]:
-    if options.stream is not None:
-        from tensortap.debug.hooks import GrpcDebugHook
-        from tensortap.watch.options import WatchOptions
-
-        health = WatchOptions(
-            "DebugNumericSummary", _anywhere(options.watch), _anywhere(options.op), _anywhere(options.dtype)
-        )
-        yield GrpcDebugHook(options.stream, health, send_traceback_and_source_code=True)
-
-
-def _profiling(options: argparse.Namespace, root: Path) -> Iterator[Any]:
-    if options.profile or options.profile_every is not None:
-        from tensortap.profile.hook import ProfilerHook
-
-        every, most = (options.profile_every, None) if options.profile_every else (10, 10)
-        yield ProfilerHook(save_steps=every, output_dir=root / "timelines", max_files=most)
-
-
-def _condition(text: str | None) -> Any:
-    if text is None:
-        return None
-    from tensortap.analyze.filters import condition_of
-
-    return condition_of(text)
-
-
-def _over_pills(condition: Any) -> Callable[[Sequence[float]], bool]:
-    """A condition over health, asked about the numbers of a pill."""
-    from tensortap.analyze.health import Health
-
-    return lambda pill: bool(condition(Health._make([*pill, None])))
-
-
-def _anywhere(regex: str | None) -> str | None:
-    """A regular expression that is matched at the start, for one that may be found anywhere."""
-    return None if regex is None else f".*(?:{regex})"
 
 
 def _ratio(text: str) -> float:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
 from tensortap.commands.run_checks import RunChecks
-from tensortap.commands.run_summary import add_advice, count, summary_page
+from tensortap.commands.run_summary import add_advice, count, seen_by_all, summary_page, trained_in
 from tensortap.frameworks import FRAMEWORKS
+from tensortap.records.task import task_name
 from tensortap.store.processes import UnwatchedChild
 from tensortap.suggest import alternatives
 
@@ -41,12 +42,20 @@ PATIENCE_SECS = 1.0
 """After how long at the end of the program we say what we are still doing."""
 
 
-def name_warnings() -> None:
-    """Have our warnings begin with our name; where the program has set up logging, they come in its form instead."""
+def name_warnings(who: Callable[[], str] = str) -> None:
+    """Have our warnings begin with our name, and with `who` speaks, if there are several.
+
+    Where the program has set up logging, they come in its form instead.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("tensortap: %(message)s"))
-    handler.addFilter(lambda record: not logging.getLogger().handlers)
+    handler.setFormatter(logging.Formatter("tensortap%(who)s: %(message)s"))
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        record.who = who()
+        return not logging.getLogger().handlers
+
+    handler.addFilter(is_ours)
     logging.getLogger("tensortap").addHandler(handler)
 
 
@@ -65,6 +74,7 @@ class Answerer:
 
     Attributes:
         failed: whether the program is ending by an exception.
+        rank: asked for the number by which this process is known.
     """
 
     def __init__(
@@ -98,20 +108,25 @@ class Answerer:
         self._cleared: set[str] = set()
         self._ends_blank = False
         self.failed = False
+        self.rank: Callable[[], int] = lambda: 0
         self._left_out = False
         self._checks: RunChecks | None = None
 
     def begin(self) -> None:
         """The program is being watched."""
-        if self._voice.rank == 0:
-            self.say(f"watching {self._program}, records in {self._shown_root}")
+        self.say(f"watching {self._program}, records in {self._shown_root}")
+
+    def who(self) -> str:
+        """Of several processes this one; empty for one that is alone."""
+        return f" ({task_name(self.rank())})" if self._voice.has_company else ""
 
     def judge(self, run_dir: Path) -> bool:
         """Whether something is really bad in a session to which this run has been added; if so, say what."""
-        if self._voice.launch is not None:
+        has_company = self._voice.has_company
+        if has_company:
             time.sleep(RANKS_SECS)
         # What came from another rank may have been made there: then all that is new is looked at.
-        report = self._report(run_dir.name if self._voice.launch is None else None, goes_on=True)
+        report = self._report(None if has_company else run_dir.name, goes_on=True)
         if report.first_bad is None or self._is_being_written(report.first_bad):
             return False
         self._answer_once(report)
@@ -120,7 +135,7 @@ class Answerer:
     def check(self, accept: Sequence[str]) -> Callable[[], None]:
         """Check the program from now on; what is returned looks at what is there."""
         checks = RunChecks(self._root, accept, self._say_of)
-        if self._voice.rank:  # the first rank looks at what all have recorded
+        if not self._voice.is_first:  # the first rank looks at what all have recorded
             return lambda: None
         self._checks = checks
 
@@ -160,16 +175,22 @@ class Answerer:
         try:
             watch.close(waiting=self._ask_for_patience)
             self._voice.ends()
-            if self._voice.rank and not self.failed:
+            if not self._speaks_last():
                 return
             if not watch.seen.runs and self._voice.launch is None:
                 _remove_unused(self._root)
-            if self._voice.takes("summary"):
+            if self._voice.launch is None or self._voice.takes("summary"):
                 if not self.failed:
                     self._voice.waits_for_the_others()
                 self._summarise(watch)
         except Exception as error:
             self.say(f"the summary failed: {error!r}")
+
+    def _speaks_last(self) -> bool:
+        voice = self._voice
+        return bool(
+            voice.is_first or (self.failed and voice.is_head) or (voice.is_orphan and not self.rank())
+        )
 
     def leave(self) -> None:
         """The user has lost patience with us, not with the program."""
@@ -205,7 +226,12 @@ class Answerer:
 
     def _ask_for_patience(self) -> None:
         """Say, once, that the program is over and we are not."""
-        if self._ends is None or self._asked_for_patience or time.monotonic() - self._ends < PATIENCE_SECS:
+        if (
+            not self._voice.is_head
+            or self._ends is None
+            or self._asked_for_patience
+            or time.monotonic() - self._ends < PATIENCE_SECS
+        ):
             return
         self._asked_for_patience = True
         self._write(
@@ -223,7 +249,7 @@ class Answerer:
         return read_description(self._root / run).status != RUNNING
 
     def _last_report(self, watch: Any) -> Report:
-        if watch.seen.suspected or self._voice.launch is not None:
+        if watch.seen.suspected or self._voice.has_company:
             return self._report()
         from tensortap.analyze.findings import Report
         from tensortap.reader import SessionDir
@@ -240,7 +266,7 @@ class Answerer:
         from tensortap.store.description import RUNNING, read_description
 
         for run in SessionDir(self._root).runs:
-            if run.index == finding.run and finding.rank == self._voice.rank:
+            if run.index == finding.run and finding.rank == self.rank():
                 with suppress(OSError, ValueError):
                     description = read_description(run.path)
                     if description.info.task == finding.rank and description.status == RUNNING:
@@ -249,12 +275,13 @@ class Answerer:
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
-        if not seen.runs and seen.checked:
+        runs = seen_by_all(watch, trained_in(self._root))["seen_runs"]
+        if not runs and seen.checked:
             steps = f" in {count(seen.steps, 'step')}" if seen.steps else ""
             calls = count(seen.checked, "call")
             self.say(f"no bad value in what {calls} of compiled functions{steps} returned")
             return
-        if not seen.runs:
+        if not runs:
             used = next((each for each in FRAMEWORKS if each.module in sys.modules), None)
             why = (
                 f"it used no {alternatives([each.title for each in FRAMEWORKS])}. If it starts the program that does, "
@@ -278,7 +305,7 @@ class Answerer:
             self._list(findings, len(report.ranks) > 1)
         given = (("--exclude", self._exclude), ("--filter", self._filter))
         question = "".join(f" {option} {shlex.quote(text)}" for option, text in given if text is not None)
-        page = summary_page(watch, report, findings, self._shown_root, self._voice.rank, question)
+        page = summary_page(watch, report, findings, self._shown_root, question)
         if self._unwatched:
             add_advice(page, *unwatched.advice(self._words, self._unwatched))
         self._show(page)

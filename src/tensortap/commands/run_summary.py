@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands.common import size_text
+from tensortap.records.task import is_rank, task_name
+from tensortap.store.processes import ProcessFacts, read_processes
 from tensortap.store.session import session_size
 
 if TYPE_CHECKING:
@@ -15,11 +19,11 @@ if TYPE_CHECKING:
     from tensortap.analyze.findings import Report
     from tensortap.report.page import Page
 
-__all__ = ["add_advice", "count", "summary_page"]
+__all__ = ["add_advice", "count", "seen_by_all", "summary_page", "trained_in"]
 
 
 def summary_page(
-    watch: Any, report: Report, findings: Sequence[CheckFinding], root: str, rank: int, question: str
+    watch: Any, report: Report, findings: Sequence[CheckFinding], root: str, question: str
 ) -> Page:
     """What was seen, what of it was kept where, and what to look at next."""
     from tensortap.report.answer import not_looked_at
@@ -27,12 +31,14 @@ def summary_page(
 
     seen = watch.seen
     page = Page()
+    processes = trained_in(report.directory)
+    all_seen = seen_by_all(watch, processes)
     facts = [
-        count(seen.runs, "run"),
-        count(seen.steps, "optimizer step"),
-        count(seen.tensors, "tensor"),
-        count(seen.records, "record"),
-        f"{sum(counts.lost for counts in seen.kept):,} dropped",
+        count(all_seen["seen_runs"], "run"),
+        count(all_seen["seen_steps"], "optimizer step"),
+        count(all_seen["seen_tensors"], "tensor"),
+        count(all_seen["seen_records"], "record"),
+        f"{all_seen['dropped']:,} dropped",
     ]
     if seen.skipped:
         facts.append(f"{count(seen.skipped, 'step')} skipped by the gradient scaler")
@@ -47,8 +53,7 @@ def summary_page(
     if seen.elsewhere:
         facts.append(f"{count(seen.elsewhere, 'step')} in other threads, which were not watched")
     page.line(("tensortap", "bold"))
-    ranks = f" (rank {rank} of {len(report.ranks)})" if len(report.ranks) > 1 else ""
-    page.field("seen", ", ".join(facts) + ranks)
+    page.field("seen", ", ".join(facts) + _by_whom(processes))
     if watch.budget is not None:
         page.field("budget", _budget_text(watch.budget))
     found = report.first_bad
@@ -69,7 +74,7 @@ def summary_page(
         commands = [["ls", where], ["health", where]]
     else:
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
-        place = f" on rank {found.rank}" if len(report.ranks) > 1 else ""
+        place = f" on {task_name(found.rank)}" if len(report.ranks) > 1 else ""
         since = "bad since" if "--filter" not in question else "first match at"
         page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
         task = ["--task", str(found.rank)] if found.rank else []
@@ -95,6 +100,28 @@ def summary_page(
     for number, words in enumerate(commands):
         page.command("" if number else "next", ["tensortap", *words])
     return page
+
+
+def trained_in(root: Path) -> list[ProcessFacts]:
+    """The processes of a session that have seen something, the last attempt of each rank."""
+    found = {facts.rank: facts for facts in sorted(read_processes(root)[0], key=lambda each: each.began)}
+    return [facts for _, facts in sorted(found.items()) if facts.seen_runs]
+
+
+def seen_by_all(watch: Any, processes: list[ProcessFacts]) -> dict[str, int]:
+    """What all processes of a job have seen: sums, and of tensors the most."""
+    told = [watch.seen.told()]
+    told += [asdict(facts) for facts in processes if facts.pid != os.getpid()]
+    return {name: (max if name == "seen_tensors" else sum)(each[name] for each in told) for name in told[0]}
+
+
+def _by_whom(processes: list[ProcessFacts]) -> str:
+    if len(processes) < 2:
+        return ""
+    ranks = sum(is_rank(facts.rank) for facts in processes)
+    hosts = len({facts.host for facts in processes})
+    who = count(ranks, "rank") if ranks == len(processes) else f"{len(processes)} processes"
+    return f" ({who}" + (f" on {hosts} machines)" if hosts > 1 else ")")
 
 
 def _budget_text(budget: Any) -> str:

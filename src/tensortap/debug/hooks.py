@@ -20,6 +20,7 @@ from tensortap.sink.retention import Retention
 from tensortap.watch.match import watch_run
 
 if TYPE_CHECKING:
+    from tensortap.debug.presence import Presence
     from tensortap.debug.streaming import Streamer
     from tensortap.sink.stream_options import StreamOptions
 
@@ -202,6 +203,10 @@ class GrpcDebugHook(SessionRunHook):
             grpc_debug_server_addresses, stream, send_traceback_and_source_code
         )
         self._guarding: Guarding | SharedGuarding | None = None if budget is None else Guarding(budget)
+
+    def tell_of(self, presence: Presence) -> None:
+        """Have the servers told what becomes of this process, too."""
+        presence.listeners.append(self._streamer.send_process)
 
     def guard_with(self, guarding: SharedGuarding) -> None:
         """Take part in a budget of time that several hooks share; before the first run.

@@ -23,6 +23,7 @@ from typing import Any
 import tensortap
 from tensortap.debug.root import Launch
 from tensortap.debug.time_budget import TimeBudget
+from tensortap.seam import place
 from tensortap.store.processes import ENDED, FAILED, RUNNING, ProcessFacts, ProcessFile, UnwatchedChild
 from tensortap.store.system import machine, status_of
 
@@ -47,6 +48,7 @@ class Presence:
         root: the session directory.
         world_size: asked all the time how many ranks the job has; 1 if it does not know of others.
         beat_secs: how often.
+        begins: at once; otherwise with the first run, unless the process is a rank.
 
     >>> import tempfile
     >>> from tensortap.store.processes import read_processes
@@ -59,13 +61,21 @@ class Presence:
     """
 
     def __init__(
-        self, root: Path, world_size: Callable[[], int] = lambda: 1, beat_secs: float = BEAT_SECS
+        self,
+        root: Path,
+        world_size: Callable[[], int] = lambda: 1,
+        beat_secs: float = BEAT_SECS,
+        begins: bool = True,
     ) -> None:
         launch = Launch.of(os.environ)
-        given = os.environ.get("WORLD_SIZE", "")
+        here = place.place()
         own = status_of(os.getpid())
         self.world_size = world_size
         self.last_node: Callable[[], str] = lambda: ""
+        self.counts: Callable[[], dict[str, Any]] = dict
+        """Asked for what this process has seen, by the names of `ProcessFacts`."""
+        self.listeners: list[Callable[[ProcessFacts], None]] = []
+        """Told whatever is written."""
         self.budget: TimeBudget | None = None
         """What decides which runs are watched, if not all of them are."""
         self._facts = ProcessFacts(
@@ -73,9 +83,11 @@ class Presence:
             machine=machine(),
             pid=os.getpid(),
             start=0 if own is None else own.start,
-            rank=0 if launch is None else launch.rank,
-            world=max(int(given), 1) if launch is not None and given.isdecimal() else 1,
-            restart=0 if launch is None else launch.restart,
+            rank=place.number() if launch is None else launch.rank,
+            local_rank=here.local_rank,
+            world=here.world if here.rank is not None else 1,
+            restart=here.restart,
+            launch="" if launch is None or here.rank is None else launch.digest,
         )
         self._root = root
         self._beat_secs = beat_secs
@@ -85,7 +97,15 @@ class Presence:
         self._lock = threading.Lock()
         self._file: ProcessFile | None = None
         self._beating: threading.Thread | None = None
-        self._begin()
+        self._over = threading.Event()
+        self._over.set()
+        if begins or here.rank is not None:
+            self._begin()
+
+    @property
+    def rank(self) -> int:
+        """By which this process is known."""
+        return self._at[2]
 
     def begin_run(self, index: int, step: int, rank: int | None = None) -> None:
         """This thread begins a run."""
@@ -144,6 +164,11 @@ class Presence:
         }
 
     def _beat(self, over: threading.Event) -> None:
+        with suppress(Exception):  # takes a while, in which nobody should wait for it
+            from importlib.metadata import version
+
+            with self._lock:
+                self._facts = replace(self._facts, version=version("tensortap"))
         while not over.wait(self._beat_secs):
             try:
                 self._write()
@@ -154,9 +179,10 @@ class Presence:
         if self._file is None or os.getpid() != self._facts.pid:
             return
         # What can be slow or fail is asked before anybody could wait for it.
-        place = _place(sys._current_frames().get(self._thread)) if not self._over.is_set() else {}
+        where = _place(sys._current_frames().get(self._thread)) if not self._over.is_set() else {}
         world = self.world_size()
         node = self.last_node()
+        counts = self.counts()
         now = time.time()
         with self._lock:
             before = self._facts
@@ -171,13 +197,17 @@ class Presence:
                 node=node or before.node,
                 children=children,
                 unwatched=unwatched,
+                **counts,
                 **self._told_by_budget(),
-                **place,
+                **where,
             )
             moved = replace(facts, children=(), unwatched=0) != replace(before, children=(), unwatched=0)
             self._facts = replace(facts, seen=now, since=now if moved else before.since, **changes)
             with suppress(OSError):
                 self._file.write(self._facts)
+            told = self._facts
+        for listener in self.listeners:
+            listener(told)
 
 
 def _place(frame: FrameType | None) -> dict[str, Any]:

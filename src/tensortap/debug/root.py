@@ -42,7 +42,9 @@ class Launch:
         given = environment.get("TENSORTAP_SESSION_ID", "")
         if not given and _number(environment, "WORLD_SIZE") < 2:
             return None
-        parts = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
+        run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
+        # When ranks are started again, there may be fewer of them, at another port.
+        parts = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE") if run_id == "none" else ("TORCHELASTIC_RUN_ID",)
         name = given or " ".join(environment.get(each, "") for each in parts)
         restart = _number(environment, "TORCHELASTIC_RESTART_COUNT")
         return cls(name, _number(environment, "RANK"), restart)

@@ -51,6 +51,7 @@ class RunDirectories:
         queue: does the writing; that of the process by default.
         fsync: at the end of each run, wait in the writing thread until it is on the disk itself.
         guarding: a budget of time that is shared with others, instead of one of its own.
+        joins: the root is that of a job to which this process belongs, and need not be claimed.
 
     >>> import tempfile
     >>> dumper = RunDirectories(tempfile.mkdtemp())
@@ -68,11 +69,12 @@ class RunDirectories:
         queue: WriterQueue | None = None,
         fsync: bool = False,
         guarding: SharedGuarding | None = None,
+        joins: bool = False,
     ) -> None:
         check_retention(retention)
         # Absolute, because the program may change its directory while the writer is busy.
-        self.root = Path(os.path.abspath(claim_session_root(session_root)))
-        self.presence = Presence(self.root)
+        self.root = Path(os.path.abspath(session_root if joins else claim_session_root(session_root)))
+        self.presence = Presence(self.root, begins=not joins)
         weakref.finalize(self, self.presence.end)  # of a session that nobody closes
         self.retention = retention or Retention()
         self.meter = Meter(budget)
@@ -222,7 +224,7 @@ class RunDirectories:
         return self._sink_of(info, makes_directory)
 
     def _sink_of(self, info: RunInfo, makes_directory: bool) -> Sink:
-        self.presence.begin_run(info.index, info.global_step, info.task)
+        self._begins(info)
 
         def open_file() -> FileSink:
             return FileSink(
@@ -236,6 +238,10 @@ class RunDirectories:
             )
 
         return self._retained(open_file, info)
+
+    def _begins(self, info: RunInfo) -> None:
+        """A run begins: the session is told where this process is."""
+        self.presence.begin_run(info.index, info.global_step, info.task)
 
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         """The sink of a run, which keeps it as retention says."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -20,14 +22,18 @@ from tensortap.sink.grpc import GrpcSink, address_of
 from tensortap.sink.stream.sender import Sender
 from tensortap.sink.stream.senders import sender_of
 from tensortap.sink.stream_options import StreamOptions
+from tensortap.store.processes import ProcessFacts, facts_as_text
 from tensortap.watch.options import WatchOptions
 from tensortap.watch.urls import DebugUrl, Destination, parse_debug_url
-from tensortap.wire.debug_service import SEND_SOURCE_FILES, SEND_TRACEBACKS
+from tensortap.wire.debug_service import SEND_PROCESS, SEND_SOURCE_FILES, SEND_TRACEBACKS
 from tensortap.wire.tracebacks import call_traceback, run_key, source_file
 
 __all__ = ["Streamer", "gated_watch", "grpc_urls"]
 
 _PREFIX = "grpc://"
+
+TELL_SECS = 2.0
+"""How often a server is told where this process is."""
 
 
 def grpc_urls(addresses: Any) -> list[str]:
@@ -90,7 +96,8 @@ class Streamer:
         self._sends_program = sends_program
         self._graph_version = -1
         launch = Launch.of(os.environ)
-        self._session = "" if launch is None else f"launch-{launch.digest}-{launch.restart}"
+        self._session = self._options.job or ("" if launch is None else f"launch-{launch.digest}")
+        self._told = (0.0, "")
         self.urls = [Destination(url, self._opener(parse_debug_url(url))) for url in grpc_urls(addresses)]
         self._addresses = [address_of(parse_debug_url(url)) for url in self.urls]
         self._senders: list[Sender] = []
@@ -145,6 +152,22 @@ class Streamer:
 
         for sender in self.senders():
             sender.call(messages)
+
+    def send_process(self, facts: ProcessFacts) -> None:
+        """Say what becomes of a process that trains: now and then, and when that changes; never raises."""
+        last, state = self._told
+        if not facts.seen_runs and facts.world < 2:
+            return
+        if facts.state == state and facts.seen - last < TELL_SECS:
+            return
+        self._told = facts.seen, facts.state
+        text = facts_as_text(replace(facts, beat=TELL_SECS))
+        for url, address in zip(self.urls, self._addresses, strict=True):
+            job = parse_debug_url(url).path.strip("/") or self._session
+            sender = sender_of(address, self._options)
+            if job and not sender.is_down:
+                message = f'{{"job": {json.dumps(job)}, "facts": {text}}}'.encode()
+                sender.call(lambda message=message: [(SEND_PROCESS, message)])  # type: ignore[misc]
 
     def outcomes(self) -> list[str]:
         """What became of the records, one sentence for each server."""

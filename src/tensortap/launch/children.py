@@ -24,15 +24,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from tensortap.frameworks import FRAMEWORKS
+from tensortap.launch.job import joined
 from tensortap.store.processes import UnwatchedChild
 from tensortap.store.system import command_of, has_loaded, process_numbers, status_of
 
-__all__ = ["Children", "Ledger", "is_launcher"]
+__all__ = ["Children", "Ledger", "is_helper", "is_launcher", "is_watched"]
 
-_EVIDENCE = ("", "forked", "model", "trained")
+_EVIDENCE = ("", "forked", "made", "model", "trained")
 """What a forked child has noted, by its number."""
 
 _HELPERS = (
@@ -93,10 +95,12 @@ class Children:
 
     Args:
         on_unwatched: called, in a thread of ours, with all unwatched children when there are more than before.
+        root: the session directory, where children that are watched say so.
     """
 
-    def __init__(self, on_unwatched: Callable[[list[UnwatchedChild]], None]) -> None:
+    def __init__(self, on_unwatched: Callable[[list[UnwatchedChild]], None], root: Path) -> None:
         self.ledger = Ledger()
+        self._root = root
         self._on_unwatched = on_unwatched
         self._owner = os.getpid()
         self._command = command_of(self._owner)
@@ -104,6 +108,7 @@ class Children:
         self._parents: dict[int, int] = {}
         self._commands: dict[int, tuple[str, ...]] = {}
         self._watched: set[int] = set()
+        self._joined: set[int] = set()
         self._started: set[int] = set()
         self._data_workers: set[int] = set()
         self._noticed: dict[int, float] = {}
@@ -156,23 +161,24 @@ class Children:
                 if "Manager-" in process.name:  # serves objects of multiprocessing to others
                     self.serve_data([process.pid])
         noted = self.ledger.read()
+        self._joined = joined(self._root)
         for pid, evidence in noted.items():
-            if evidence != "forked":
+            if evidence in ("model", "trained") and pid not in self._joined:
                 self._found[pid] = UnwatchedChild(pid, evidence, "fork")
-        for pid in self._data_workers & self._found.keys():
+        for pid in (self._data_workers | self._joined) & self._found.keys():
             del self._found[pid]
         living = process_numbers()
         if living is None:
             return self._guess()
         undecided = False
         for pid in self._descendants(living):
-            if pid in self._found or pid in self._watched:
+            if pid in self._found or pid in self._watched or pid in self._joined:
                 continue
             command = command_of(pid)
             if not command or command == self._command:  # over, or not yet, or for good, a copy of us
                 continue
             self._commands[pid] = command
-            if _is_watched(command):
+            if is_watched(command):
                 self._watched.add(pid)
             elif not self._is_aside(pid, command):
                 if any(has_loaded(pid, library) for library in _LIBRARIES):
@@ -203,7 +209,7 @@ class Children:
         """Whether a process does not count: it serves others, or is a part of one that counts already."""
         if pid in self._started or pid in self._data_workers:
             return pid in self._data_workers
-        if _mentions(command, _HELPERS) or is_launcher(command):
+        if is_helper(command) or is_launcher(command):
             return True
         parent = self._parents.get(pid, 0)
         copied = command == self._commands.get(parent)
@@ -216,7 +222,7 @@ class Children:
 
     def _guess(self) -> bool:
         """Where the system tells nothing of processes: those that Python's own module has started may train."""
-        for pid in self._started - self._data_workers - self._found.keys():
+        for pid in self._started - self._data_workers - self._joined - self._found.keys():
             self._found[pid] = UnwatchedChild(pid, "maybe", "multiprocessing")
         return False
 
@@ -243,7 +249,12 @@ def is_launcher(command: Sequence[str]) -> bool:
     return any(name in _LAUNCHERS for name in names)
 
 
-def _is_watched(command: tuple[str, ...]) -> bool:
+def is_helper(command: Sequence[str]) -> bool:
+    """Whether a command line is that of a process of Python or of a framework that serves others."""
+    return _mentions(command, _HELPERS)
+
+
+def is_watched(command: Sequence[str]) -> bool:
     """Whether a command line is that of `tensortap run`, by whatever name it was called."""
     return any(
         following == "run"
@@ -252,5 +263,5 @@ def _is_watched(command: tuple[str, ...]) -> bool:
     )
 
 
-def _mentions(command: tuple[str, ...], words: tuple[str, ...]) -> bool:
+def _mentions(command: Sequence[str], words: tuple[str, ...]) -> bool:
     return any(word in part for part in command for word in words)

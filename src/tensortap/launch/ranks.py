@@ -7,12 +7,14 @@ launcher, and on who speaks by who first leaves a file there.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from tensortap.debug.root import CLAIMS, Launch
+from tensortap.launch.job import joined
 
 __all__ = ["Voice", "default_root"]
 
@@ -55,7 +57,13 @@ def _start_of(process: int) -> float:
 
 @dataclass(frozen=True)
 class Voice:
-    """Decides which of the ranks that share a directory speaks.
+    """Decides which of the processes that share a directory speaks.
+
+    Attributes:
+        launch: of ranks that a launcher has started, each by `tensortap run`.
+        job: name of what `tensortap run` has started; its processes share the directory, too.
+        is_orphan: whether there is no such process; then rank 0 speaks last.
+        is_head: whether this is the process that the user has started, or a rank of such; others do not speak last.
 
     >>> Voice(Path("dumps"), None).takes("answer")
     True
@@ -63,22 +71,42 @@ class Voice:
 
     root: Path
     launch: Launch | None
+    job: str = ""
+    is_head: bool = True
+    is_orphan: bool = False
 
     @classmethod
     def of_this_process(cls, root: Path) -> Voice:
-        """The voice of this rank."""
-        return cls(root, Launch.of(os.environ))
+        """The voice of a process that the user, or a launcher, has started."""
+        launch = Launch.of(os.environ)
+        return cls(root, launch, secrets.token_hex(8) if launch is None else "")
 
     @property
-    def rank(self) -> int:
-        """0 for a program that runs alone."""
-        return 0 if self.launch is None else self.launch.rank
+    def name(self) -> str:
+        """Of what all that share a voice belong to; empty for a process that is alone."""
+        return self.job if self.launch is None else f"{self.launch.digest}-{self.launch.restart}"
+
+    @property
+    def job_name(self) -> str:
+        """By which the job is known elsewhere."""
+        return f"{self.root.name}-{self.job[:8]}" if self.launch is None else f"launch-{self.launch.digest}"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the only process that was started by `tensortap run`, or the first rank of those."""
+        return self.is_head and (self.launch is None or self.launch.rank == 0)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether other processes write into this directory, or may yet."""
+        return self.launch is not None or not self.is_head or bool(joined(self.root))
 
     def takes(self, word: str) -> bool:
-        """Whether this rank is the first that wants to say something."""
-        if self.launch is None:
+        """Whether this process is the first that wants to say something."""
+        if not self.name:
             return True
         try:
+            (self.root / CLAIMS).mkdir(exist_ok=True)
             self._file(word).touch(exist_ok=False)
         except FileExistsError:
             return False
@@ -89,7 +117,7 @@ class Voice:
     def ends(self) -> None:
         """Tell the others that this rank has written everything."""
         if self.launch is not None:
-            self.takes(f"ended{self.rank}")
+            self.takes(f"ended{self.launch.rank}")
 
     def waits_for_the_others(self, timeout: float = WAIT_SECS) -> None:
         """Wait until all ranks have ended; one that was killed is not waited for longer than this."""
@@ -105,5 +133,4 @@ class Voice:
         return any(self._file(f"ended{name.split('-')[1][4:]}").name not in names for name in mine)
 
     def _file(self, word: str) -> Path:
-        assert self.launch is not None
-        return self.root / CLAIMS / f"{self.launch.digest}-{self.launch.restart}-{word}"
+        return self.root / CLAIMS / f"{self.name}-{word}"

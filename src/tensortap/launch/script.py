@@ -12,9 +12,10 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, Literal
@@ -65,6 +66,14 @@ class Script:
         """
         if self.kind == "script" and not os.path.exists(self.name):
             raise UsageError(f"There is no program {self.name!r} to run.")
+
+    def found(self) -> Script:
+        """The same, as a file where the shell would find it: `torchrun` beside this Python, or on the path."""
+        if self.kind != "script" or os.path.exists(self.name) or os.sep in self.name:
+            return self
+        places = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+        file = shutil.which(self.name, path=places)
+        return self if file is None else replace(self, name=file)
 
     def execute(self, on_error: Callable[[BaseException], None] | None = None) -> None:
         """Execute the program in this process, as its `__main__`.

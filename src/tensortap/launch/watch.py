@@ -65,6 +65,7 @@ class ScriptOptions:
             looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
+        joins: the directory is that of a job to which this process belongs; it counts once it has begun a run.
 
     >>> ScriptOptions(Path("dumps"), WatchOptions("DebugNumericSummary")).last
     20
@@ -84,6 +85,7 @@ class ScriptOptions:
     budget: float | None = None
     interceptor: str | None = None
     fsync: bool = False
+    joins: bool = False
 
 
 @dataclass
@@ -116,6 +118,16 @@ class Seen:
     suspected: int = 0
     unrecorded: tuple[int, int, int, int] | None = None
     kept: list[Counts] = field(default_factory=list)
+
+    def told(self) -> dict[str, int]:
+        """As a process tells it in the session directory."""
+        return {
+            "seen_runs": self.runs,
+            "seen_steps": self.steps,
+            "seen_tensors": self.tensors,
+            "seen_records": self.records,
+            "dropped": sum(counts.lost for counts in self.kept),
+        }
 
 
 class ScriptWatch:
@@ -161,6 +173,7 @@ class ScriptWatch:
         self.last_node = ""
         self.presence = self._dumper.presence
         self.presence.last_node = lambda: self.last_node
+        self.presence.counts = self.seen.told
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
         self.presence.budget = self.budget
@@ -290,6 +303,7 @@ class _ScriptDirectories(RunDirectories):
             ),
             budget=Budget(bytes_per_session=limit_from_environment(options.disk_bytes)),
             fsync=options.fsync,
+            joins=options.joins,
         )
         self._options = options
         self._watch = watch
@@ -310,6 +324,11 @@ class _ScriptDirectories(RunDirectories):
         """Write the runs that are held back: the program is over."""
         if self._options.keep != "none":
             self._keeper.keep_all()
+
+    def _begins(self, info: RunInfo) -> None:
+        # A process of a job counts when it trains; many load a framework and do not.
+        if not (self._options.joins and self._watch.prepares):
+            super()._begins(info)
 
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         keep = self._options.keep == "all" or (self._options.keep == "samples" and is_sample(info.index))

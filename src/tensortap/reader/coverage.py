@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.analyze.coverage import Coverage, Guarded, RankState
 from tensortap.analyze.facts import facts_of_dump
+from tensortap.records.task import task_name
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.processes import ENDED, FAILED, ProcessFacts, read_processes
 from tensortap.store.stored_run import open_run
@@ -29,7 +30,11 @@ SILENT_SECS = 10.0
 LOST_SECS = 60.0
 """The same for a process of another machine, or one that said nothing of itself: nothing else can be known of it."""
 
+_BEATS_MISSED = 5
+"""After so many a process that a server hears of is said to be lost."""
+
 _GRAPHS_TRIED = 4
+_SHOWN = 8
 
 
 def coverage_of_session(session: SessionDir) -> Coverage:
@@ -39,6 +44,7 @@ def coverage_of_session(session: SessionDir) -> Coverage:
     if not processes:  # written by an earlier version, or by a server
         return Coverage(tuple(_unfinished(session.runs, time.time())))
     found = coverage_of(processes)
+    session.notices.extend(each for each in _versions(processes) if each not in session.notices)
     runs = sorted(session.runs, key=lambda run: -run.index)
     return replace(found, ranks=tuple(_with_records(each, runs) for each in found.ranks))
 
@@ -76,6 +82,20 @@ def coverage_of(
     )
 
 
+def _versions(processes: Iterable[ProcessFacts]) -> Iterable[str]:
+    """Says so if ranks were recorded by different versions."""
+    ranks: dict[str, list[int]] = {}
+    for facts in processes:
+        if facts.version and facts.run >= 0:
+            ranks.setdefault(facts.version, []).append(facts.rank)
+    if len(ranks) > 1:
+        told = "; ".join(
+            f"{version} by {', '.join(map(task_name, sorted(set(numbers))[:_SHOWN]))}"
+            for version, numbers in sorted(ranks.items())
+        )
+        yield f"The ranks of this job run different versions of tensortap: {told}. What one does not record is missing."
+
+
 def _state(facts: ProcessFacts, now: float, status: Callable[[int], Status | None]) -> RankState:
     still = max(now - facts.since, 0.0)
     word = _word(facts, now, still, status)
@@ -96,6 +116,8 @@ def _state(facts: ProcessFacts, now: float, status: Callable[[int], Status | Non
         still if word not in ("ended", "failed", "died") else 0.0,
         facts.pid,
         facts.host,
+        facts.local_rank,
+        facts.restart,
     )
 
 
@@ -104,7 +126,8 @@ def _word(facts: ProcessFacts, now: float, still: float, status: Callable[[int],
         return facts.state
     unheard = now - facts.seen
     if not facts.machine or facts.machine != machine():
-        return "lost" if unheard > LOST_SECS else "hangs" if still > HANG_SECS else "running"
+        patience = LOST_SECS if not facts.beat else max(_BEATS_MISSED * facts.beat, SILENT_SECS)
+        return "lost" if unheard > patience else "hangs" if still > HANG_SECS else "running"
     process = status(facts.pid)
     if process is None or process.is_over or process.start != facts.start:
         return "died"

@@ -12,6 +12,7 @@ from tensortap.analyze.ranks import Reading, RunReadings
 from tensortap.errors import DamagedValueError
 from tensortap.pill import HASH_OP, NAN_COUNT_OP, PILL_OP
 from tensortap.reader.session_dir import SessionDir
+from tensortap.records.task import is_rank
 from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
 
 __all__ = ["COMPARED_OPS", "rank_readings"]
@@ -44,6 +45,8 @@ def rank_readings(
                 source = open_run(ref.path)
             except (OSError, ValueError) as error:
                 session.notices.append(f"The run {ref.name} cannot be read: {error}")
+                continue
+            if not is_rank(source.task):  # a process that the program started for something else
                 continue
             metadata = source.core_metadata
             step = metadata[0].global_step if metadata else step

@@ -12,6 +12,7 @@ from tensortap.analyze.coverage import Coverage, Guarded
 from tensortap.analyze.findings import Finding, InputHealth, Report
 from tensortap.pill import BAD_COLUMNS, BAD_WORDS
 from tensortap.records import Frame
+from tensortap.records.task import task_name
 from tensortap.report.page import Page, Piece
 
 __all__ = ["SHOWN_INPUTS", "answer", "answer_of_finding", "not_looked_at", "short_function", "short_path"]
@@ -115,7 +116,7 @@ def _write_finding(page: Page, finding: Finding, name_rank: bool) -> None:
     if finding.step >= 0 and finding.step != finding.run:
         when += f" (run {finding.run})"
     if name_rank:
-        when += f" on rank {finding.rank}"
+        when += f" on {task_name(finding.rank)}"
     title = "✗ first bad value" if finding.health.is_bad else "✗ first match"
     if finding.origin is not None and finding.origin.is_unseen:
         title = "✗ first bad value that was seen"

@@ -183,14 +183,15 @@ class Engine(Protocol):
             watch: a `tensortap.launch.watch.ScriptWatch`, which says what is wanted and hears what happens.
         """
 
-    def listen_here(self, note: Callable[[str], None]) -> None:
-        """In a forked child, which is not watched: have `model` or `trained` noted once it does that."""
+    def tell_if_serving(self, tell: Callable[[], None]) -> None:
+        """In a process that another one has started: call `tell` if it turns out to load data for that one."""
 
     def listen_to_children(
         self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]
     ) -> None:
-        """The same in all children that this process forks from now on; and have the numbers of those told that only
-        load data."""
+        """In every child that this process forks from now on, call `note` when it begins to train, with the evidence:
+        `made` a module or an optimizer, called a `model`, or `trained`. And have the numbers of processes told that
+        only load data."""
 
     def world_size(self) -> int:
         """How many ranks the job of this process has, as far as the framework knows."""

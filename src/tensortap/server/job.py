@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.reader import SessionDir
-from tensortap.records import RunInfo
+from tensortap.records import Circumstances, RunInfo
 from tensortap.server.alerts import AlertRegistry
 from tensortap.server.gates import CLOSED, Gates, WatchKey
 from tensortap.server.limits import Limits
@@ -97,10 +97,16 @@ class Job:
             self._open_runs.add(writer.path)
         return writer
 
-    def end_run(self, writer: RunWriter, counts: Mapping[str, int], error: str | None) -> None:
+    def end_run(
+        self,
+        writer: RunWriter,
+        counts: Mapping[str, int],
+        error: str | None,
+        circumstances: Circumstances | None = None,
+    ) -> None:
         """Complete a run; what cannot be written is logged, the server goes on."""
         try:
-            writer.finish({}, counts, error)
+            writer.finish({}, counts, error, circumstances=circumstances)
         except OSError as problem:
             if not self._said_incomplete:
                 self._said_incomplete = True

@@ -20,6 +20,7 @@ class Limits:
         pending_bytes: of all chunks that wait for their last one, on all streams together.
         streams: calls served at the same time; each takes a thread.
         jobs: session directories the server makes.
+        processes: of one job, that say what becomes of them.
         devices: that one stream may name; each has files of its own.
         keys: different watch keys on one stream.
         gates: gates and breakpoints of one job.
@@ -32,8 +33,9 @@ class Limits:
     message_bytes: int = 64 << 20
     value_bytes: int = 2 << 30
     pending_bytes: int = 4 << 30
-    streams: int = 256
+    streams: int = 1024
     jobs: int = 1000
+    processes: int = 10_000
     devices: int = 256
     keys: int = 1_000_000
     gates: int = 100_000

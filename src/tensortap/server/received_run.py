@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tensortap.errors import TensortapError
-from tensortap.records import Record, RecordBatch, RunInfo
+from tensortap.records import Circumstances, Record, RecordBatch, RunInfo
 from tensortap.server.job import Job
 from tensortap.server.reception import Reception
 from tensortap.wire.debug_service import WireError
@@ -123,11 +124,14 @@ class ReceivedRun:
         except OSError as error:
             self.failed(error)
 
-    def end(self, said: Mapping[str, int], error: str | None) -> None:
-        """Complete the run; `said` is what its client has counted."""
+    def end(
+        self, said: Mapping[str, int], error: str | None, circumstances: Mapping[str, Any] | None = None
+    ) -> None:
+        """Complete the run; `said` is what its client has counted, and the circumstances what it knows besides."""
         lost = sum(number for name, number in self._counts.items() if name.startswith("dropped: "))
         dropped = said.get("dropped", 0) + lost
-        self._job.end_run(self._writer, {**said, **self._counts, "dropped": dropped}, error)
+        known = Circumstances.from_dict(dict(circumstances or {}))
+        self._job.end_run(self._writer, {**said, **self._counts, "dropped": dropped}, error, known)
 
     def failed(self, error: OSError, records: int = 0) -> None:
         """Count what could not be written, and say so once."""

@@ -16,6 +16,7 @@ from tensortap.server.graph_index import GraphIndex
 from tensortap.server.handler import GuardedHandler, StreamHandler
 from tensortap.server.jobs import Jobs
 from tensortap.server.limits import Limits
+from tensortap.server.processes import Processes
 from tensortap.server.programs import Programs
 from tensortap.server.retention import DiskKeeper
 from tensortap.server.statistics import Statistics
@@ -59,6 +60,7 @@ class Reception:
         self.statistics = Statistics()
         self.jobs = Jobs(root, limits)
         self.programs = Programs(limits)
+        self.processes = Processes(self.jobs.named, limits, self.say_once)
         self.graphs = GraphIndex(self.programs)
         self.pending = PendingChunks(limits.pending_bytes)
         self.disk = DiskKeeper(

@@ -15,6 +15,7 @@ from tensortap.server.stream import Stream
 from tensortap.wire.debug_service import (
     ACCEPTS_BATCHES,
     ACCEPTS_KEY,
+    JOBS_SERVICE,
     PATIENCE_KEY,
     SERVER_KEY,
     SERVICE,
@@ -63,12 +64,22 @@ def make_grpc_server(reception: Reception, token: str | None) -> grpc.Server:
             service.send_source_files, response_serializer=EventReply.SerializeToString
         ),
     }
-    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    of_jobs: dict[str, Any] = {
+        "SendProcess": grpc.unary_unary_rpc_method_handler(
+            service.send_process, response_serializer=EventReply.SerializeToString
+        )
+    }
+    made.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(SERVICE, handlers),
+            grpc.method_handlers_generic_handler(JOBS_SERVICE, of_jobs),
+        )
+    )
     return made
 
 
 class _Service:
-    """The three methods. Messages arrive as bytes and are parsed here, where an error can be explained."""
+    """The methods. Messages arrive as bytes and are parsed here, where an error can be explained."""
 
     def __init__(self, reception: Reception, token: str | None) -> None:
         self._reception = reception
@@ -123,6 +134,9 @@ class _Service:
 
     def send_source_files(self, message: bytes, context: Any) -> Any:
         return self._unary(self._reception.programs.add_sources, message, context)
+
+    def send_process(self, message: bytes, context: Any) -> Any:
+        return self._unary(self._reception.processes.tell, message, context)
 
     def _unary(self, take: Callable[[bytes], None], message: bytes, context: Any) -> Any:
         self._check_token(context)

@@ -274,4 +274,4 @@ class Stream:
         if self._run is not None:
             self._written_before = self.written
             run, self._run = self._run, None
-            run.end(self._ending.counts, error)
+            run.end(self._ending.counts, error, self._ending.circumstances)

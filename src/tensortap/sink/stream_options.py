@@ -29,6 +29,8 @@ class StreamOptions:
         spool_max_bytes: how much may be kept there for one server.
         token: for a server that wants one; the environment variable TENSORTAP_TOKEN by default.
         ca_file: certificates (PEM) to trust for a server that speaks TLS; plain text without it.
+        job: what processes have in common that are one job to the server, unless a path of its URL names it; by default
+            the ranks of one launch, or this process alone.
 
     >>> StreamOptions(connect_timeout_secs=2).retry_secs
     1.0
@@ -47,6 +49,7 @@ class StreamOptions:
     spool_max_bytes: int = 1 << 30
     token: str | None = None
     ca_file: str | None = None
+    job: str | None = None
 
     def __post_init__(self) -> None:
         for name in (

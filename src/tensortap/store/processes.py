@@ -16,7 +16,17 @@ from typing import Any
 from tensortap.errors import DumpFormatError
 from tensortap.store.layout import process_folder, read_json
 
-__all__ = ["ENDED", "FAILED", "RUNNING", "ProcessFacts", "ProcessFile", "UnwatchedChild", "read_processes"]
+__all__ = [
+    "ENDED",
+    "FAILED",
+    "RUNNING",
+    "ProcessFacts",
+    "ProcessFile",
+    "UnwatchedChild",
+    "facts_as_text",
+    "facts_from",
+    "read_processes",
+]
 
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
 
@@ -50,7 +60,11 @@ class ProcessFacts:
 
     Attributes:
         machine: of `store.system.machine`, to know whether `pid` and `start` mean anything here.
-        rank, world: its place in a distributed job, and how many ranks that has; 0 and 1 alone.
+        rank, world: its place in a distributed job, and how many ranks that has; 0 and 1 alone. A process that was
+            started by another and is no rank has a number of its own, see `tensortap.records.task`.
+        launch: what ranks of one launch have in common, empty if there is no launcher.
+        version: of tensortap, empty before it was told.
+        local_rank: its place among the ranks of this machine, -1 if unknown.
         restart: how many times its launcher had started it before.
         state: `running`, then `ended`, or `failed` with an `error`.
         began, seen: when it began to write here, and its last sign of life, in seconds since the epoch.
@@ -65,6 +79,9 @@ class ProcessFacts:
         watched, guarded: how many runs were watched, and how many only guarded.
         bad_step, bad: what was found bad in a run that was only guarded, and in which step; the step is -1 if there are
             none.
+        beat: how many seconds lie between two signs of life, if it is not the writer of the file who says so: a server
+            knows of a process what it is sent.
+        seen_runs, seen_steps, seen_tensors, seen_records, dropped: what it has counted; 0 in sessions of before.
     """
 
     host: str = ""
@@ -73,6 +90,9 @@ class ProcessFacts:
     start: int = 0
     rank: int = 0
     world: int = 1
+    local_rank: int = -1
+    launch: str = ""
+    version: str = ""
     restart: int = 0
     state: str = RUNNING
     error: str = ""
@@ -94,6 +114,12 @@ class ProcessFacts:
     guarded: int = 0
     bad_step: int = -1
     bad: str = ""
+    beat: float = 0.0
+    seen_runs: int = 0
+    seen_steps: int = 0
+    seen_tensors: int = 0
+    seen_records: int = 0
+    dropped: int = 0
 
 
 class ProcessFile:
@@ -134,6 +160,20 @@ class ProcessFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def facts_as_text(facts: ProcessFacts) -> str:
+    """The facts as they are written, without the blanks."""
+    return _encoded(facts).decode().rstrip()
+
+
+def facts_from(stored: dict[str, Any]) -> ProcessFacts:
+    """The facts that such a text tells.
+
+    Raises:
+        DumpFormatError: a field is of the wrong form.
+    """
+    return _decoded(stored)
 
 
 def read_processes(root: Path) -> tuple[list[ProcessFacts], list[str]]:

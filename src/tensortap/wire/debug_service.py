@@ -38,11 +38,13 @@ __all__ = [
     "DISABLED",
     "EAGER_EXECUTION",
     "GRAPH_EXECUTION",
+    "JOBS_SERVICE",
     "MAX_CHUNK_BYTES",
     "PATIENCE_KEY",
     "READ_ONLY",
     "READ_WRITE",
     "SEND_EVENTS",
+    "SEND_PROCESS",
     "SEND_SOURCE_FILES",
     "SEND_TRACEBACKS",
     "SERVER_KEY",
@@ -69,6 +71,10 @@ SEND_TRACEBACKS = f"/{SERVICE}/SendTracebacks"
 """One CallTraceback, answered by one EventReply."""
 SEND_SOURCE_FILES = f"/{SERVICE}/SendSourceFiles"
 """One DebuggedSourceFiles, answered by one EventReply."""
+
+JOBS_SERVICE = "tensortap.Jobs"
+SEND_PROCESS = f"/{JOBS_SERVICE}/SendProcess"
+"""What a process says of itself (`store.processes`), with the name of its job: JSON, answered by one EventReply."""
 
 MAX_CHUNK_BYTES = 4000 * 1024
 

@@ -18,13 +18,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tensortap.records import Record, RunInfo
+from tensortap.records import Circumstances, Record, RunInfo
 from tensortap.wire.debug_service import MAX_CHUNK_BYTES, Event, TensorProto, WireError
 from tensortap.wire.encoding import delimited, double, header, varint
 from tensortap.wire.tensor_proto import dtype_name, dtype_number, fill_tensor
@@ -170,16 +170,21 @@ class RunEnding:
         error: what made it fail, None if it completed.
         counts: what the client counted so far, such as records dropped because the server was slow.
         graphs: SHA-256 of the serialised GraphDef of each device, as this or an earlier stream sent it.
+        circumstances: what the engine knows of the run besides, see `Circumstances.as_dict`.
     """
 
     error: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
     graphs: dict[str, str] = field(default_factory=dict)
+    circumstances: dict[str, Any] = field(default_factory=dict)
 
 
 def run_end_event(ending: RunEnding) -> bytes:
     """The event that says how a run ended; the last of its stream."""
-    return b"".join(own_event(_RUN_END, json.dumps(asdict(ending)).encode()))
+    content = json.dumps(asdict(ending)).encode()
+    if len(content) > MAX_JSON_BYTES:  # thousands of bad tensors: the answer can do without
+        content = json.dumps(asdict(replace(ending, circumstances={}))).encode()
+    return b"".join(own_event(_RUN_END, content))
 
 
 def read_run_end(event: Any) -> RunEnding:
@@ -200,7 +205,15 @@ def read_run_end(event: Any) -> RunEnding:
         error,
         {_bounded(name): _whole(counts, name, 0) for name in counts},
         {_bounded(device): _text(graphs, device) for device in graphs},
+        _circumstances(facts.get("circumstances", {})),
     )
+
+
+def _circumstances(told: Any) -> dict[str, Any]:
+    try:
+        return Circumstances.from_dict(told).as_dict()
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise WireError(f"The circumstances at the end of a run cannot be read: {error!r}") from error
 
 
 def own_event(plugin: str, *content: bytes | memoryview) -> list[bytes | memoryview]:

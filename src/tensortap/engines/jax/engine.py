@@ -21,8 +21,8 @@ class JaxEngine:
 
         return follow(watch)
 
-    def listen_here(self, note: Callable[[str], None]) -> None:
-        """In a forked child, where JAX itself does not work: nothing is to be heard of it."""
+    def tell_if_serving(self, tell: Callable[[], None]) -> None:
+        """No process of its own loads data here."""
 
     def listen_to_children(
         self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]

@@ -23,6 +23,7 @@ from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.engines.session.core import EngineSession
 from tensortap.pill import kinds_of_elements
 from tensortap.records import Device, Node, Position, device_name
+from tensortap.seam import place
 from tensortap.seam.base import NonFinite
 
 __all__ = ["JaxSession", "variable_node"]
@@ -126,7 +127,7 @@ class JaxSession(EngineSession):
 
     def rank(self) -> int:
         """Number of this process in a distributed job."""
-        return int(jax.process_index())
+        return int(jax.process_index()) if jax.process_count() > 1 else place.number()
 
     def save_state(self, path: Path) -> None:
         """Write the state and the step to one file."""

@@ -17,6 +17,7 @@ from tensortap.engines.session.request import Request
 from tensortap.engines.tensors import Tensors
 from tensortap.errors import SessionClosedError
 from tensortap.records import Circumstances, Device, Node, RunInfo, TensorSpec, device_name
+from tensortap.seam import place
 from tensortap.seam.base import NonFinite, default_session
 from tensortap.seam.graph import GLOBAL_STEP, Graph, current_graph
 from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
@@ -95,8 +96,8 @@ class EngineSession(ABC):
         return [Device(device_name("cpu"), "CPU")]
 
     def rank(self) -> int:
-        """Rank of this process in a distributed job, 0 otherwise."""
-        return 0
+        """Rank of this process in a distributed job; otherwise the number by which it is known."""
+        return place.number()
 
     def save_state(self, path: Path) -> None:
         """Write the whole state to one file."""

@@ -21,8 +21,8 @@ class TensorFlowEngine:
 
         return follow(watch)
 
-    def listen_here(self, note: Callable[[str], None]) -> None:
-        """TensorFlow cannot be used in a forked child, so there is nothing to be noted."""
+    def tell_if_serving(self, tell: Callable[[], None]) -> None:
+        """No process of its own loads data here."""
 
     def listen_to_children(
         self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]

@@ -19,6 +19,7 @@ from tensortap.engines.tensorflow.run import Watchable, WatchedRun, wants_values
 from tensortap.engines.tensorflow.state import Variables
 from tensortap.errors import FeedError, SessionClosedError
 from tensortap.records import Device
+from tensortap.seam import place
 from tensortap.seam.base import NonFinite, default_session
 from tensortap.seam.options import RunMetadata, RunOptions, TraceLevel
 from tensortap.seam.structure import leaves
@@ -152,8 +153,8 @@ class Session(Watchable, SessionInterface):  # type: ignore[misc]
         self._closed = False
 
     def rank(self) -> int:
-        """0: other processes of a cluster have sessions of their own."""
-        return 0
+        """Other processes of a cluster have sessions of their own."""
+        return place.number()
 
     def as_default(self) -> AbstractContextManager[Any]:
         """Make this the default session of the thread, for `tensor.eval()` too, without closing it on exit."""

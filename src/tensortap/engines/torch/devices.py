@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from tensortap.records import Device, device_name
+from tensortap.seam import place
 
 __all__ = ["list_devices", "name_of", "rank"]
 
@@ -14,11 +13,11 @@ _names: dict[tuple[torch.device, int], str] = {}
 
 
 def rank() -> int:
-    """Rank of this process in a distributed job, 0 otherwise."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    text = os.environ.get("RANK", "0")
-    return int(text) if text.isdecimal() else 0
+    """Rank of this process in a distributed job; otherwise the number by which it is known."""
+    group = torch.distributed
+    if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+        return group.get_rank()
+    return place.number()
 
 
 def name_of(device: torch.device) -> str:

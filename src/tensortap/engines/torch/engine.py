@@ -21,11 +21,11 @@ class TorchEngine:
 
         return follow(watch)
 
-    def listen_here(self, note: Callable[[str], None]) -> None:
-        """In a child that is not watched: note what it does."""
-        from tensortap.engines.torch.follow import listen_here
+    def tell_if_serving(self, tell: Callable[[], None]) -> None:
+        """In a child: say so if it turns out to load data for others."""
+        from tensortap.engines.torch.follow import tell_if_loading_data
 
-        listen_here(note)
+        tell_if_loading_data(tell)
 
     def listen_to_children(
         self, note: Callable[[str], None], serve_data: Callable[[Iterable[int]], None]

@@ -1,4 +1,4 @@
-"""Single messages to a debug server, beside its streams: tracebacks and source files."""
+"""Single messages to a debug server, beside its streams: tracebacks, source files, where a process is."""
 
 from __future__ import annotations
 
@@ -74,10 +74,11 @@ class Calls:
         with self._link.changed:
             self._futures.discard(future)
         self._ended()
-        if future.code() not in (grpc.StatusCode.OK, *LOST_CODES):
+        # A server of others does not know all that ours takes.
+        if future.code() not in (grpc.StatusCode.OK, grpc.StatusCode.UNIMPLEMENTED, *LOST_CODES):
             notices.warn(
                 ("call", self._link.address, future.code()),
-                "The debug server %s did not take source lines: %s %s",
+                "The debug server %s did not take what was sent beside the runs: %s %s",
                 self._link.address,
                 future.code().name,
                 future.details(),

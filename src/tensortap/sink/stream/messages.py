@@ -195,7 +195,8 @@ class Messages:
         """How the run ended, for servers that want to know."""
         if self._batches is not None:
             graphs = self._graphs.of(end.nodes, end.gated)
-            yield run_end_event(RunEnding(end.error, counts, {each.device: each.digest for each in graphs}))
+            digests = {each.device: each.digest for each in graphs}
+            yield run_end_event(RunEnding(end.error, counts, digests, end.circumstances.as_dict()))
 
 
 def _company(item: Record | RecordBatch) -> Any:

@@ -11,6 +11,7 @@ from tensortap.engines.torch.follow.forked import (
     listen_here,
     listen_in_children,
     listen_to_loaders,
+    tell_if_loading_data,
     world_size,
 )
 from tensortap.engines.torch.follow.watch import Watch
@@ -23,6 +24,7 @@ __all__ = [
     "listen_here",
     "listen_in_children",
     "listen_to_loaders",
+    "tell_if_loading_data",
     "world_size",
 ]
 

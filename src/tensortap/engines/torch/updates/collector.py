@@ -29,11 +29,15 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.program import Program, clean_path
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
+from tensortap.engines.torch.updates.alive import LivingGraphs
 from tensortap.engines.torch.updates.course import Course
 from tensortap.engines.torch.updates.declared import line_of_parameter
 from tensortap.engines.torch.updates.events import Events, name_around, own_line
 from tensortap.engines.torch.updates.gradients import AppliedGradients, leaves_behind
+from tensortap.engines.torch.updates.loaders import Loaders
 from tensortap.engines.torch.updates.parameters import SeenParameter
+from tensortap.engines.torch.updates.registered import RegisteredParameters
+from tensortap.engines.torch.updates.rows import QuietGradients
 from tensortap.engines.torch.updates.samples import number_of
 from tensortap.engines.torch.updates.strays import Strays
 from tensortap.records import Event, Frame, Group, Mode, Update
@@ -69,6 +73,10 @@ class UpdateCollector:
         self._events = Events(self)
         self._applied = AppliedGradients()
         self._strays = Strays()
+        self._quiet = QuietGradients()
+        self._graphs = LivingGraphs()
+        self._loaders = Loaders()
+        self._registered = RegisteredParameters()
         self._reached: dict[int, Any] | None = {}
         self._modes: tuple[Mode, ...] = ()
         self._looks_next = True
@@ -86,6 +94,8 @@ class UpdateCollector:
         self._handles.clear()
         backward_passes.stop_listening(self)
         self._events.close()
+        self._loaders.close()
+        self._registered.close()
         self._applied.forget()
 
     @property
@@ -145,6 +155,7 @@ class UpdateCollector:
         if self._looks_next and accumulates:
             self._applied.before_backward()
             self._modes = self._modes_now()
+            self._graphs.mark(outputs)
             found = None if self._reached is None else leaves_behind(outputs)
             if found is None:
                 self._reached = None
@@ -159,7 +170,9 @@ class UpdateCollector:
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
             seen = self._parameters_before(optimizer)
-            self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen)
+            if not course.count:
+                self._find_unwritten(seen)
+            self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen, frame)
 
     def _on_stepped(self, optimizer: Optimizer) -> None:
         before, self._before = self._before, None
@@ -174,7 +187,7 @@ class UpdateCollector:
         if course.wants(("skip",)):
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
-            before = _Before(optimizer, self._step(), False, own_line(frame), [])
+            before = _Before(optimizer, self._step(), False, own_line(frame), [], frame)
             self._write(self._update(before, course, is_skipped=True))
         self._end(optimizer, course)
 
@@ -218,7 +231,8 @@ class UpdateCollector:
 
         def seen(name: str, parameter: torch.Tensor, is_owned: bool) -> SeenParameter:
             holders, is_stale = tuple(held.get(id(parameter), ())), self._applied.is_stale(parameter)
-            return SeenParameter(name, parameter, is_owned, holders, id(parameter) in own, is_stale)
+            own_one = id(parameter) in own
+            return SeenParameter(name, parameter, is_owned, holders, own_one, is_stale, self._quiet)
 
         found: list[SeenParameter] = []
         for path, parameter in self._program.parameters():
@@ -233,7 +247,9 @@ class UpdateCollector:
         names = {id(each.parameter): each.name for each in before.seen}
         held = {id(each) for other in self._courses for each in _parameters_of(other)}
         if reached:
-            self._find_declarations([each for each in before.seen if id(each.parameter) not in reached])
+            self._find_declarations(
+                [each for each in before.seen if id(each.parameter) not in reached or each.has_equal_rows]
+            )
         return Update(
             before.step,
             course.name,
@@ -252,9 +268,11 @@ class UpdateCollector:
                 )
                 for group in optimizer.param_groups
             ),
-            tuple(each.after(reached, not course.count) for each in before.seen),
+            tuple(each.after(reached) for each in before.seen),
             self._strays.among((reached or {}).values(), held | set(names), self._program.modules),
             self._modes,
+            self._loaders.told(),
+            self._graphs.told(before.frame),
         )
 
     def _find_declarations(self, seen: list[SeenParameter]) -> None:
@@ -268,6 +286,13 @@ class UpdateCollector:
             place = paths.get(id(each.parameter))
             line = None if place is None else line_of_parameter(*place)
             each.declared = None if line is None else str(line)
+
+    def _find_unwritten(self, seen: list[SeenParameter]) -> None:
+        """Find out which parameters hold what was in memory before them."""
+        for each in seen:
+            each.is_unwritten = self._registered.is_unwritten(each.parameter)
+            if each.is_unwritten:
+                each.declared = str(self._registered.source_of(each.parameter))
 
     def _modes_now(self) -> tuple[Mode, ...]:
         modes = []
@@ -307,6 +332,7 @@ class _Before(NamedTuple):
     has_closure: bool
     source: Frame | None
     seen: list[SeenParameter]
+    frame: FrameType
 
 
 def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

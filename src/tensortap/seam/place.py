@@ -1,0 +1,129 @@
+"""The place of this process in a job, as far as its environment tells: rank, local rank, world, attempt.
+
+Launchers put it into the environment, from where the children of a rank have it, too. A process that was started by a
+watched one knows what its parent was (`TENSORTAP_ABOVE`); the same again is no place of its own. Such a process, and
+one that nobody gave a rank, is known by the number of the process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tensortap.records.task import number_of_process
+
+__all__ = ["ABOVE", "Place", "be_a_child", "number", "place", "signature"]
+
+ABOVE = "TENSORTAP_ABOVE"
+"""Environment variable: the signature of the process that started this one, if that was watched."""
+
+_SIGNED = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+)
+
+_is_child = False
+_above = os.environ.get(ABOVE)  # before we write there for our own children
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an environment says.
+
+    Attributes:
+        rank: None if it says nothing, or only what it said to the parent.
+        local_rank: among those of this machine, -1 if unknown.
+        world: how many ranks there are, 1 if unknown.
+        restart: how many times the launcher had started this rank before.
+        local_world: how many ranks there are on this machine, 0 if unknown.
+
+    >>> Place.of({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}).rank
+    1
+    >>> inherited = {"RANK": "1", "WORLD_SIZE": "2"}
+    >>> Place.of({**inherited, ABOVE: signature(inherited)}).rank is None
+    True
+    """
+
+    rank: int | None = None
+    local_rank: int = -1
+    world: int = 1
+    restart: int = 0
+    local_world: int = 0
+
+    @property
+    def is_on_several_machines(self) -> bool:
+        """Whether the launcher has started ranks on other machines, too."""
+        return 0 < self.local_world < self.world
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Place:
+        """Read it; numbers that make no sense are not there."""
+        if environment.get(ABOVE) == signature(environment):
+            return cls()
+        rank = _number(environment, "RANK")
+        world = _number(environment, "WORLD_SIZE")
+        local_rank = _number(environment, "LOCAL_RANK")
+        return cls(
+            None if rank is None or (world is not None and rank >= max(world, 1)) else rank,
+            -1 if local_rank is None else local_rank,
+            max(world or 1, 1),
+            _number(environment, "TORCHELASTIC_RESTART_COUNT") or 0,
+            _number(environment, "LOCAL_WORLD_SIZE") or 0,
+        )
+
+
+def signature(environment: Mapping[str, str]) -> str:
+    """What launchers have said, in one text; empty if nothing.
+
+    >>> signature({"HOME": "/"})
+    ''
+    """
+    told = [f"{name}={environment[name]}" for name in _SIGNED if environment.get(name)]
+    return " ".join(told)
+
+
+def place() -> Place:
+    """That of this process, now: some programs are their own launcher."""
+    environment = dict(os.environ)
+    environment.pop(ABOVE, None)
+    return Place.of(environment if _above is None else {**environment, ABOVE: _above})
+
+
+def number() -> int:
+    """By which this process is known, if its framework knows nothing better."""
+    told = os.environ.get("RANK")
+    if told is not None:
+        rank = _rank_told(told, os.environ.get("WORLD_SIZE"), os.environ.get("MASTER_PORT"), _above)
+        if rank is not None:
+            return rank
+    return number_of_process(os.getpid()) if _is_child else 0
+
+
+@lru_cache(maxsize=8)
+def _rank_told(*told: str | None) -> int | None:
+    """Of what the environment says at this moment; asked in every run, and worked out when it says something new."""
+    return place().rank
+
+
+def be_a_child(is_forked: bool = False) -> None:
+    """This process was started by a watched one: without a rank it is known by the number of the process.
+
+    Args:
+        is_forked: it is a copy, and its environment still that of its parent.
+    """
+    global _is_child, _above
+    _is_child = True
+    if is_forked:
+        _above = signature(os.environ)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else None
