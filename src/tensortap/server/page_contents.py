@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from tensortap.analyze.checks import check_session
 from tensortap.analyze.findings import Finding
 from tensortap.analyze.history import history_of, joined
 from tensortap.analyze.mosaic import Mosaic
@@ -55,6 +56,8 @@ def contents_of(directory: Path) -> dict[str, Any]:
     told.add("/api/server", {"version": version("tensortap"), "is_live": False, "started": 0, "now": {}})
     told.add("/api/jobs", {"jobs": [_describe(job, session)]})
     told.add(told.job("answer"), page_views.answer_of(look))
+    look.findings = check_session(session)
+    told.add(told.job("findings"), page_views.findings_of(look))
     told.add(told.job("ranks"), {**_ranks(session), "notices": []})
     _add_traces(told, session)
     first = look.report.first_bad
@@ -79,7 +82,7 @@ class _Told:
         self._job = job
 
     def job(self, path: str) -> str:
-        return f"/api/jobs/{quote(self._job, safe='')}/{path}"
+        return f"/api/jobs/{quote(self._job, safe=_UNQUOTED)}/{path}"
 
     def run(self, run: int, path: str) -> str:
         return self.job(f"runs/{run}/{path}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.analyze.checks import told
 from tensortap.analyze.findings import Report
 from tensortap.analyze.graph import node_named
 from tensortap.analyze.lines import is_bad, source_files
@@ -24,12 +25,23 @@ from tensortap.dtypes import DTYPE_NAMES
 from tensortap.errors import NotThereError, UsageError
 from tensortap.pill import PILL_OP
 from tensortap.reader import DebugDumpDir, RunRef, SessionDir
-from tensortap.report.answer import answer, not_looked_at
+from tensortap.report.answer import answer, not_looked_at, short_path
 from tensortap.report.card import card_of, links_of
 from tensortap.server.looks import Look
 from tensortap.store.trace_file import TraceFileError, find_traces, read_trace
 
-__all__ = ["answer_of", "grid", "lines", "node", "picture", "tile", "trace", "trace_paths", "traces"]
+__all__ = [
+    "answer_of",
+    "findings_of",
+    "grid",
+    "lines",
+    "node",
+    "picture",
+    "tile",
+    "trace",
+    "trace_paths",
+    "traces",
+]
 
 _TEXT_COLUMNS = 100
 _NAMED = 200
@@ -53,12 +65,12 @@ def answer_of(look: Look) -> dict[str, Any]:
 
 def describe_report(report: Report, session: SessionDir) -> dict[str, Any]:
     """A report with the words it is told in."""
-    told = report.as_dict()
-    for finding in [told["first_bad"] or {}, *told["findings"]]:
+    facts = report.as_dict()
+    for finding in [facts["first_bad"] or {}, *facts["findings"]]:
         finding["spread"] = len(finding.get("propagators", ()))
         finding["propagators"] = list(finding.get("propagators", ()))[:_NAMED]
-    told["propagators"] = told["propagators"][:_NAMED]
-    told["contained"] = told["contained"][:_NAMED]
+    facts["propagators"] = facts["propagators"][:_NAMED]
+    facts["contained"] = facts["contained"][:_NAMED]
     times = [run.timestamp for run in session.runs if run.timestamp]
     return {
         "state": _state(report),
@@ -68,7 +80,7 @@ def describe_report(report: Report, session: SessionDir) -> dict[str, Any]:
         "since": min(times, default=None),
         "until": max(times, default=None),
         "unread": not_looked_at(report.unread) if report.unread else "",
-        "report": told,
+        "report": facts,
     }
 
 
@@ -78,6 +90,24 @@ def _state(report: Report) -> str:
     if not report.runs or not report.is_known:
         return "empty" if not report.runs else "unknown"
     return "healthy" if report.is_healthy else "unsure"
+
+
+def findings_of(look: Look) -> dict[str, Any]:
+    """What is silently wrong in the program of a job, as `tensortap check` tells it."""
+    shown = told(look.findings)
+    return {
+        "version": look.checked,
+        "findings": [
+            {
+                **each.as_dict(),
+                "rank": each.rank,
+                "function": "" if each.source is None else each.source.function,
+                "place": "" if each.source is None else f"{short_path(each.source.file)}:{each.source.line}",
+            }
+            for each in shown
+        ],
+        "left_out": len(look.findings) - len(shown),
+    }
 
 
 # --- the grid ----------------------------------------------------------------------------------------
