@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from tensortap.engines.torch import lines
-from tensortap.engines.torch.follow.models import variables_of
 from tensortap.engines.torch.updates.course import Course
+from tensortap.engines.torch.variables import variables_of
 from tensortap.records import Event, Frame
 
 __all__ = ["Events", "name_around", "own_line"]
