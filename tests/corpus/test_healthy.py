@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tensortap.analyze.checks import check_session
 from tensortap.analyze.session import search_session
 from tensortap.reader import SessionDir
 from tests.corpus.architectures import ARCHITECTURES
@@ -32,6 +33,7 @@ def test_no_alarm(case, interceptor, run, tmp_path, monkeypatch):
     session = SessionDir(tmp_path)
     report = search_session(session)
     assert report.first_bad is None, report.first_bad.cause.sentence
+    assert not [(each.key, each.sentence) for each in check_session(session) if each.is_sure]
     # Silence means something only if everything was looked at.
     assert len(session.runs) == STEPS
     names = {datum.node_name for datum in session.runs[-1].open(validate=False).dumped_tensor_data}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tensortap.analyze.checks import check_session
 from tensortap.analyze.session import search_session
 from tensortap.reader import SessionDir
 
@@ -56,6 +57,11 @@ def report_of(starter, interceptor, tmp_path):
     return run
 
 
+def sure_findings(root):
+    """What is held to be silently wrong: nothing is, in programs whose fault is a bad value."""
+    return [(each.key, each.sentence) for each in check_session(SessionDir(root)) if each.is_sure]
+
+
 def marked(program, mark):
     """Number of the line that ends in a mark, None if there is none."""
     lines = program.read_text().splitlines()
@@ -63,7 +69,7 @@ def marked(program, mark):
 
 
 @pytest.mark.parametrize("program", FAULTY, ids=lambda path: path.stem)
-def test_the_answer_is_right_in_everything(program, report_of):
+def test_the_answer_is_right_in_everything(program, report_of, tmp_path):
     text = program.read_text()
     node, op_type, phase, when, module, kind = re.search(r"^answer: (.*)$", text, re.M)[1].split(" | ")
     report, _, said = report_of(program)
@@ -83,14 +89,16 @@ def test_the_answer_is_right_in_everything(program, report_of):
     for words in re.findall(r"^reached: (.*)$", text, re.M):
         assert words in found.reached
     assert node in said
+    assert not sure_findings(tmp_path / "run")
 
 
 @pytest.mark.parametrize("program", HEALTHY, ids=lambda path: path.stem)
-def test_nothing_is_said_of_a_healthy_program(program, report_of):
+def test_nothing_is_said_of_a_healthy_program(program, report_of, tmp_path):
     report, status, said = report_of(program)
     assert status == 0, said
     assert report.first_bad is None, report.first_bad.cause.sentence
     assert "first bad value" not in said
+    assert not sure_findings(tmp_path / "run")
     assert report.runs > 0
 
 

@@ -20,7 +20,16 @@ from tensortap.records.device import Device, device_name
 from tensortap.records.node import Frame, Node, Position, TensorSpec, split_tensor_name, tensor_name
 from tensortap.records.record import Record
 from tensortap.records.run import Circumstances, RunInfo
-from tensortap.records.update import Event, Group, Mode, ParameterUpdate, StrayTensor, Update
+from tensortap.records.update import (
+    Event,
+    Group,
+    KeptGraphs,
+    LoaderUse,
+    Mode,
+    ParameterUpdate,
+    StrayTensor,
+    Update,
+)
 
 __all__ = [
     "MAX_BATCH_RANK",
@@ -30,7 +39,9 @@ __all__ = [
     "Event",
     "Frame",
     "Group",
+    "KeptGraphs",
     "KeyTable",
+    "LoaderUse",
     "Mode",
     "Node",
     "ParameterUpdate",

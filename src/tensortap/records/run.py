@@ -23,6 +23,8 @@ class Circumstances:
         counts_steps: whether there is an optimizer, and so a step to count.
         engine: whose names the operations of the graph have, such as `torch`; empty if it is not known.
         calls: of several calls without gradients that share the run, when each began, in microseconds.
+        modes: of models that were called without gradients, some of the time: `training`, `evaluation`, or `mixed` if
+            a model in evaluation mode has modules in training mode.
 
     >>> Circumstances(gone=("log:0",)).as_dict()
     {'gone': ['log:0']}
@@ -39,6 +41,7 @@ class Circumstances:
     counts_steps: bool = True
     engine: str = ""
     calls: tuple[int, ...] = ()
+    modes: Mapping[str, str] = field(default_factory=dict)
 
     def of_run(
         self, engine: str, number: int, came_from: Mapping[str, tuple[int, str]], gone: tuple[str, ...]
@@ -54,6 +57,7 @@ class Circumstances:
             self.counts_steps,
             engine,
             self.calls,
+            self.modes,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -65,6 +69,7 @@ class Circumstances:
             "learning_rates": dict(self.learning_rates),
             "engine": self.engine,
             "calls": list(self.calls),
+            "modes": dict(self.modes),
         }
         known: dict[str, Any] = {name: value for name, value in facts.items() if value}
         if self.number >= 0:
@@ -90,6 +95,7 @@ class Circumstances:
             bool(facts.get("counts_steps", True)),
             str(facts.get("engine", "")),
             tuple(map(int, facts.get("calls", ()))),
+            {str(model): str(mode) for model, mode in facts.get("modes", {}).items()},
         )
 
 

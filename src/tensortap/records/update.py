@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tensortap.records.node import Frame
 
-__all__ = ["Event", "Group", "Mode", "ParameterUpdate", "StrayTensor", "Update"]
+__all__ = ["Event", "Group", "KeptGraphs", "LoaderUse", "Mode", "ParameterUpdate", "StrayTensor", "Update"]
 
 
 class Event(NamedTuple):
@@ -76,6 +76,60 @@ class StrayTensor(NamedTuple):
     declared: str | None = None
 
 
+class LoaderUse(NamedTuple):
+    """What a data loader has given so far.
+
+    Attributes:
+        name: what the program calls it, or else the class of its data set.
+        drawn_at: the user's line that draws its batches.
+        batches: of one pass over its data.
+        workers: processes that load for it.
+        begun: passes that were begun.
+        drawn: batches that were drawn.
+        compared: those that were compared with the one before.
+        same: of those, how many were equal to it.
+        looked_at: those whose samples were compared with each other.
+        alike: of those, in how many at least half of the samples repeat another one.
+    """
+
+    name: str
+    drawn_at: str | None = None
+    batches: int | None = None
+    workers: int = 0
+    begun: int = 0
+    drawn: int = 0
+    compared: int = 0
+    same: int = 0
+    looked_at: int = 0
+    alike: int = 0
+
+    @property
+    def source(self) -> Frame | None:
+        """The line that draws its batches."""
+        return _frame_of(self.drawn_at)
+
+
+class KeptGraphs(NamedTuple):
+    """Graphs of earlier updates that something keeps from being freed.
+
+    Attributes:
+        marked: graphs that were followed, the last one not counted.
+        alive: of those, how many there still are.
+        holder: what the program calls the variable that holds them, if that was found.
+        held_at: the user's line that adds to it.
+    """
+
+    marked: int = 0
+    alive: int = 0
+    holder: str = ""
+    held_at: str | None = None
+
+    @property
+    def source(self) -> Frame | None:
+        """The line that holds on to them."""
+        return _frame_of(self.held_at)
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterUpdate:
     """What an update meant to one parameter. Shares and sizes are those of a sample of its elements.
@@ -95,8 +149,11 @@ class ParameterUpdate:
         lost: the share of it that has a gradient and did not change.
         size: root of its mean square before the step.
         mark: of its values after the step; two that are the same have the same values.
-        mark_before: of its values before the step, if it is the first of an optimizer.
+        mark_before: of its values before the step.
         declared: the user's line that gives it, or the module it is in, to its owner; told if it gets no gradient.
+        quiet: the share of its gradient that was zero in each of the last eight updates that were looked at.
+        rows_differ: whether its rows differ from each other by more than rounding.
+        is_unwritten: nobody has written to the memory that it was made of; told with the first update.
     """
 
     name: str
@@ -115,6 +172,9 @@ class ParameterUpdate:
     mark: str | None = None
     mark_before: str | None = None
     declared: str | None = None
+    quiet: float | None = None
+    rows_differ: bool | None = None
+    is_unwritten: bool | None = None
 
     @property
     def elements(self) -> int:
@@ -146,6 +206,8 @@ class Update:
         parameters: its own and those of all known models.
         strays: other tensors that get gradients.
         modes: of the known models.
+        loaders: of the program's data.
+        graphs: of earlier updates that are kept alive.
 
     >>> update = Update(3, "SGD", 3, events=(Event("backward"), Event("step", "SGD", Frame("a.py", 2, "f"))))
     >>> Update.from_dict(update.as_dict()) == update
@@ -166,6 +228,8 @@ class Update:
     parameters: tuple[ParameterUpdate, ...] = ()
     strays: tuple[StrayTensor, ...] = ()
     modes: tuple[Mode, ...] = ()
+    loaders: tuple[LoaderUse, ...] = ()
+    graphs: KeptGraphs | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is as it would be by default is left out."""
@@ -203,6 +267,8 @@ class Update:
             parameters=tuple(ParameterUpdate(**each) for each in parameters),
             strays=tuple(StrayTensor(*map(_tuples, each)) for each in told.get("strays", ())),
             modes=tuple(Mode(*map(_tuples, each)) for each in told.get("modes", ())),
+            loaders=tuple(LoaderUse(*each) for each in told.get("loaders", ())),
+            graphs=KeptGraphs(*told["graphs"]) if "graphs" in told else None,
         )
 
 

@@ -1,9 +1,24 @@
-"""Rules about what goes through a network, forward and back."""
+"""Rules about what flows through the layers, forward and backward."""
 
 from __future__ import annotations
 
 from tensortap.analyze.checks.rule import Rule
+from tensortap.analyze.checks.signal import (
+    dead_units,
+    equal_rows,
+    float16_gradients_vanish,
+    growing_signal,
+    saturated,
+    uninitialised_weight,
+)
 
 __all__ = ["RULES"]
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    dead_units.RULE,
+    saturated.RULE,
+    float16_gradients_vanish.RULE,
+    equal_rows.RULE,
+    uninitialised_weight.RULE,
+    growing_signal.RULE,
+)

@@ -26,6 +26,7 @@ from tensortap.engines.torch.follow.data_loading import is_loading_data
 from tensortap.engines.torch.follow.entrances import Entrances
 from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
+from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.runs import Runs
@@ -65,6 +66,7 @@ class Follower:
         self._step_handle: Any = None
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._updates: UpdateCollector | None = None
+        self._modes = Modes()
         self._stops = False
         self._given_up = False
 
@@ -244,6 +246,8 @@ class Follower:
                     hook(module, args)
             self._hooks.calls.depth = self._hooks.calls.modules = 1
         run.note_call(id(module), trains, shares)
+        if not trains and (mode := self._modes.told(module, self._models.program.modules)) is not None:
+            run.modes[mode[0]] = mode[1]
 
     def _may_share(self) -> bool:
         """Whether a call without gradients may join those that make up the run so far."""

@@ -34,6 +34,7 @@ class PresentRun:
         stepped: optimizers that have stepped.
         trains: whether a model was called to be trained.
         calls: of models.
+        modes: of models that are called without gradients.
 
     >>> run = PresentRun()
     >>> run.ends_with_step(7, living=[7])
@@ -52,6 +53,7 @@ class PresentRun:
         self.stepped: set[int] = set()
         self._called: set[int] = set()
         self.calls = 0
+        self.modes: dict[str, str] = {}
         self.trains = False
         self._call_times: list[int] = []  # of calls that share this run, in microseconds
 

@@ -154,4 +154,5 @@ def _circumstances(run: PresentRun, optimizers: list[Optimizer]) -> Circumstance
         learning_rates=rates,
         counts_steps=bool(optimizers),
         calls=run.call_times,
+        modes=run.modes,
     )

@@ -8,6 +8,7 @@ is not looked at costs the comparison of what led to it with what is known (`cou
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import weakref
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.optim.optimizer import (
     Optimizer,
@@ -29,11 +29,15 @@ from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.program import Program, clean_path
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
+from tensortap.engines.torch.updates.alive import LivingGraphs
 from tensortap.engines.torch.updates.course import Course
 from tensortap.engines.torch.updates.declared import line_of_parameter
 from tensortap.engines.torch.updates.events import Events, name_around, own_line
 from tensortap.engines.torch.updates.gradients import AppliedGradients, leaves_behind
+from tensortap.engines.torch.updates.loaders import Loaders
 from tensortap.engines.torch.updates.parameters import SeenParameter
+from tensortap.engines.torch.updates.registered import RegisteredParameters
+from tensortap.engines.torch.updates.rows import QuietGradients
 from tensortap.engines.torch.updates.samples import number_of
 from tensortap.engines.torch.updates.strays import Strays
 from tensortap.records import Event, Frame, Group, Mode, Update
@@ -69,9 +73,15 @@ class UpdateCollector:
         self._events = Events(self)
         self._applied = AppliedGradients()
         self._strays = Strays()
+        self._quiet = QuietGradients()
+        self._graphs = LivingGraphs()
+        self._loaders = Loaders()
+        self._registered = RegisteredParameters()
         self._reached: dict[int, Any] | None = {}
         self._modes: tuple[Mode, ...] = ()
         self._looks_next = True
+        self._looking: set[Course] = set()
+        self._only: Course | None = None  # if there is but one optimizer
         self._before: _Before | None = None
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -86,6 +96,8 @@ class UpdateCollector:
         self._handles.clear()
         backward_passes.stop_listening(self)
         self._events.close()
+        self._loaders.close()
+        self._registered.close()
         self._applied.forget()
 
     @property
@@ -109,7 +121,8 @@ class UpdateCollector:
 
     def backward_begins(self, outputs: Any, accumulates: bool) -> None:
         """A backward pass begins."""
-        self._attempt(self._on_backward, outputs, accumulates, sys._getframe(2))
+        if self._events.listens:
+            self._attempt(self._on_backward, outputs, accumulates, sys._getframe(2))
 
     def backward_ends(self) -> None:
         """A backward pass is over."""
@@ -118,21 +131,20 @@ class UpdateCollector:
 
     @never_compiled  # type: ignore[type-var]
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        has_closure = any(callable(each) for each in (*args[1:], *kwargs.values()))
-        self._attempt(self._on_step, optimizer, has_closure, sys._getframe(1))
+        if self._events.listens:
+            self._attempt(self._on_step, optimizer, args, kwargs, sys._getframe(1))
 
     @never_compiled  # type: ignore[type-var]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._attempt(self._on_stepped, optimizer)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        if self._thread != threading.get_ident() and self._thread is not None:
+            return
         if not self._handles or is_being_traced() or generation() != self._generation:
             return
-        if self._thread is not None and threading.get_ident() != self._thread:
-            return
         try:
-            with unnoticed():
-                action(*arguments)
+            action(*arguments)
         except Exception:
             self.close()
             log.warning("Updates are not looked at any more, because of a fault of tensortap.", exc_info=True)
@@ -143,29 +155,40 @@ class UpdateCollector:
         self._belong_to_this_thread()
         self._events.note(Event("backward" if accumulates else "gradient"), frame)
         if self._looks_next and accumulates:
-            self._applied.before_backward()
-            self._modes = self._modes_now()
-            found = None if self._reached is None else leaves_behind(outputs)
-            if found is None:
-                self._reached = None
-            elif self._reached is not None:
-                self._reached.update(found)
+            with unnoticed():
+                self._look_at_graph(outputs)
 
-    def _on_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
+    def _look_at_graph(self, outputs: Any) -> None:
+        self._applied.before_backward()
+        self._modes = self._modes_now()
+        self._graphs.mark(outputs)
+        found = None if self._reached is None else leaves_behind(outputs)
+        if found is None:
+            self._reached = None
+        elif self._reached is not None:
+            self._reached.update(found)
+
+    def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any, frame: FrameType) -> None:
         self._belong_to_this_thread()
         course = self.course_of(optimizer)
         self._events.note(Event("step", course.name), frame)
-        if course.wants(self._signature(optimizer, course)):
+        if not course.wants(self._signature(optimizer, course)):
+            return
+        has_closure = any(callable(each) for each in (*args[1:], *kwargs.values()))
+        with unnoticed():
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
             seen = self._parameters_before(optimizer)
-            self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen)
+            if not course.count:
+                self._find_unwritten(seen)
+            self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen, frame)
 
     def _on_stepped(self, optimizer: Optimizer) -> None:
         before, self._before = self._before, None
         course = self.course_of(optimizer)
         if before is not None and before.optimizer is optimizer:
-            self._write(self._update(before, course))
+            with unnoticed():
+                self._write(self._update(before, course))
         self._end(optimizer, course)
 
     def _on_skip(self, optimizer: Optimizer, frame: FrameType) -> None:
@@ -174,8 +197,9 @@ class UpdateCollector:
         if course.wants(("skip",)):
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
-            before = _Before(optimizer, self._step(), False, own_line(frame), [])
-            self._write(self._update(before, course, is_skipped=True))
+            before = _Before(optimizer, self._step(), False, own_line(frame), [], frame)
+            with unnoticed():
+                self._write(self._update(before, course, is_skipped=True))
         self._end(optimizer, course)
 
     def _on_schedule(self, optimizer: Optimizer, frame: FrameType) -> None:
@@ -185,13 +209,27 @@ class UpdateCollector:
         self._steps += 1
         course.count += 1
         course.events_before = self._events.number
-        self._looks_next = any(each.looks_next for each in self._courses.values())
-        self._events.wants_lines = self._looks_next
-        self._reached = {}
-        if self._looks_next:
-            self._applied.after_step(_parameters_of(optimizer))
+        course.last_step = self._steps
+        if course.looks_next:
+            self._looking.add(course)
         else:
+            self._looking.discard(course)
+        looked = self._looks_next
+        self._looks_next = bool(self._looking) and self._is_awaited()
+        self._events.wants_lines = self._looks_next
+        self._events.listens = self._looks_next or self._only is None or course.is_compared
+        self._reached = {} if self._looks_next else None
+        if self._looks_next:
+            with unnoticed():
+                self._applied.after_step(_parameters_of(optimizer))
+        elif looked:
             self._applied.forget()
+
+    def _is_awaited(self) -> bool:
+        """Whether an optimizer may step next whose update is looked at: not one that has not stepped for long."""
+        patience = 4 * max(len(self._courses), 1)
+        self._looking = {each for each in self._looking if self._steps - each.last_step <= patience}
+        return bool(self._looking)
 
     def _signature(self, optimizer: Optimizer, course: Course) -> Any:
         """What makes an update unlike others: what led to it, modes of models, the decade of the learning rate."""
@@ -218,7 +256,8 @@ class UpdateCollector:
 
         def seen(name: str, parameter: torch.Tensor, is_owned: bool) -> SeenParameter:
             holders, is_stale = tuple(held.get(id(parameter), ())), self._applied.is_stale(parameter)
-            return SeenParameter(name, parameter, is_owned, holders, id(parameter) in own, is_stale)
+            own_one = id(parameter) in own
+            return SeenParameter(name, parameter, is_owned, holders, own_one, is_stale, self._quiet)
 
         found: list[SeenParameter] = []
         for path, parameter in self._program.parameters():
@@ -233,7 +272,9 @@ class UpdateCollector:
         names = {id(each.parameter): each.name for each in before.seen}
         held = {id(each) for other in self._courses for each in _parameters_of(other)}
         if reached:
-            self._find_declarations([each for each in before.seen if id(each.parameter) not in reached])
+            self._find_declarations(
+                [each for each in before.seen if id(each.parameter) not in reached or each.has_equal_rows]
+            )
         return Update(
             before.step,
             course.name,
@@ -252,9 +293,11 @@ class UpdateCollector:
                 )
                 for group in optimizer.param_groups
             ),
-            tuple(each.after(reached, not course.count) for each in before.seen),
+            tuple(each.after(reached) for each in before.seen),
             self._strays.among((reached or {}).values(), held | set(names), self._program.modules),
             self._modes,
+            self._loaders.told(),
+            self._graphs.told(before.frame),
         )
 
     def _find_declarations(self, seen: list[SeenParameter]) -> None:
@@ -268,6 +311,13 @@ class UpdateCollector:
             place = paths.get(id(each.parameter))
             line = None if place is None else line_of_parameter(*place)
             each.declared = None if line is None else str(line)
+
+    def _find_unwritten(self, seen: list[SeenParameter]) -> None:
+        """Find out which parameters hold what was in memory before them."""
+        for each in seen:
+            each.is_unwritten = self._registered.is_unwritten(each.parameter)
+            if each.is_unwritten:
+                each.declared = str(self._registered.source_of(each.parameter))
 
     def _modes_now(self) -> tuple[Mode, ...]:
         modes = []
@@ -284,6 +334,10 @@ class UpdateCollector:
         if course is None:
             name = self._program.optimizer_scope(optimizer).removeprefix("optimizer/")
             course = self._courses[optimizer] = Course(name, self._events.number)
+            course.last_step = self._steps
+            self._looking.add(course)
+            self._only = course if len(self._courses) == 1 else None
+            self._events.listens = True
         return course
 
     def holder_of(self, parameter: torch.Tensor) -> str:
@@ -307,6 +361,7 @@ class _Before(NamedTuple):
     has_closure: bool
     source: Frame | None
     seen: list[SeenParameter]
+    frame: FrameType
 
 
 def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -314,6 +369,6 @@ def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _decade(rate: Any) -> int | None:
-    if not isinstance(rate, float | int) or not np.isfinite(rate):
+    if not isinstance(rate, float | int) or not math.isfinite(rate):
         return None
-    return int(np.floor(np.log10(abs(rate)))) if rate else -1000
+    return math.floor(math.log10(abs(rate))) if rate else -1000

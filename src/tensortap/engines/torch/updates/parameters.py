@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensortap.engines.torch.updates.rows import QuietGradients, rows_differ
 from tensortap.engines.torch.updates.samples import mark_of, sample_of
 from tensortap.engines.torch.values import dtype_name, shape_of
 from tensortap.records import ParameterUpdate
@@ -24,9 +25,11 @@ class SeenParameter:
         held: the optimizers that have it.
         is_own: whether the optimizer that steps has it.
         is_stale: whether its gradient holds what was applied before.
+        quiet: knows which gradients have always been zero.
 
     Attributes:
         declared: where it comes from, if somebody has found out.
+        is_unwritten: whether nobody has written to its memory, if somebody has found out.
     """
 
     __slots__ = (
@@ -36,8 +39,11 @@ class SeenParameter:
         "_is_own",
         "_is_owned",
         "_is_stale",
+        "_quiet",
+        "_rows_differ",
         "_values",
         "declared",
+        "is_unwritten",
         "name",
         "parameter",
     )
@@ -50,22 +56,30 @@ class SeenParameter:
         held: tuple[str, ...],
         is_own: bool,
         is_stale: bool,
+        quiet: QuietGradients,
     ) -> None:
         gradient = parameter.grad
         self.name, self.parameter = name, parameter
         self.declared: str | None = None
+        self.is_unwritten: bool | None = None
         self._is_owned, self._held, self._is_own = is_owned, held, is_own
         self._values = sample_of(parameter)
         self._has_gradient = gradient is not None
         self._gradient = None if gradient is None else sample_of(gradient)
         self._is_stale = is_stale if gradient is not None else None
+        self._quiet = quiet.share_of(parameter, self._gradient)
+        self._rows_differ = rows_differ(parameter)
 
-    def after(self, reached: dict[int, Any] | None, is_first: bool) -> ParameterUpdate:
+    @property
+    def has_equal_rows(self) -> bool:
+        """Whether all its rows are equal."""
+        return self._rows_differ is False
+
+    def after(self, reached: dict[int, Any] | None) -> ParameterUpdate:
         """What the update has meant to it.
 
         Args:
             reached: what the loss led to, by identity; None if that is not known.
-            is_first: whether it was the first update of its optimizer.
         """
         parameter, before, gradient = self.parameter, self._values, self._gradient
         now = sample_of(parameter)
@@ -92,8 +106,11 @@ class SeenParameter:
             lost,
             _root_mean_square(before),
             mark_of(now),
-            mark_of(before) if is_first else None,
+            mark_of(before),
             self.declared,
+            self._quiet,
+            self._rows_differ,
+            self.is_unwritten,
         )
 
 

@@ -1,0 +1,22 @@
+"""Gradients are clipped while they are still multiplied by the scale.
+
+finding: clipped-before-unscale | optimizer | sure | step 3
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for _ in range(24):
+    x, y = torch.randn(16, 8), torch.randint(0, 3, (16,))
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # here
+    scaler.step(optimizer)
+    scaler.update()
