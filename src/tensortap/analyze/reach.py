@@ -17,6 +17,9 @@ from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Judged"]
 
+_ANCESTORS = 2_000
+"""Nodes that are looked at to find out what something was made of."""
+
 LEFT = "left"
 """A use: the value left the program's tensors as a number."""
 
@@ -118,11 +121,12 @@ class Judged(Verdicts):
         """
         found: set[str] = set()
         for tensor in mattering:
-            if tensor in found or not self.is_loss(tensor):
+            went_back = self.facts.phase(split_tensor_name(tensor)[0]) == "backward"
+            if tensor in found or not (went_back or self.is_loss(tensor)):
                 continue
             maker = self.maker_of(tensor)
             node = self.facts.node_of(maker)
-            if node is None or not any(map(self._is_unwritten, node.inputs)):
+            if node is None or not self._comes_of_unwritten(node):
                 continue
             came_of = {maker, *self.spread(maker)}
             if any(
@@ -137,9 +141,22 @@ class Judged(Verdicts):
                 found |= came_of
         return found
 
-    def _is_unwritten(self, tensor: str) -> bool:
-        node = self.facts.node_of(tensor)
-        return node is not None and self.facts.operation(node).name in UNWRITTEN
+    def _comes_of_unwritten(self, node: Node) -> bool:
+        """Whether memory that nobody wrote, no other rank either, is among what a node was made of."""
+        pending, seen = [node], {node.name}
+        while pending and len(seen) < _ANCESTORS:
+            each = pending.pop()
+            if self.facts.operation(each).communicates:
+                continue
+            for place, tensor in enumerate(each.inputs):
+                giver = None if place == self.facts.forgets(each) else self.facts.node_of(tensor)
+                if giver is None or giver.name in seen:
+                    continue
+                if self.facts.operation(giver).name in UNWRITTEN:
+                    return True
+                seen.add(giver.name)
+                pending.append(giver)
+        return False
 
     def _came_back(self, mattering: list[str]) -> list[str]:
         """Bad values that left as numbers before a bad value was made with a number: a learning rate, most likely."""

@@ -215,7 +215,7 @@ def _arrivals(first: Finding, reports: Sequence[RunReport], later: Sequence[RunR
 
 
 def _arrival(finding: Finding) -> Arrival:
-    step = finding.step if finding.step >= 0 else finding.run
+    when = f"step {finding.step}" if finding.step >= 0 else f"run {finding.run}"
     by = finding.came_by
     how = f"by {collective_words(by)}" if by is not None else f"where {finding.node.name} was bad first"
     return Arrival(
@@ -223,7 +223,7 @@ def _arrival(finding: Finding) -> Arrival:
         finding.run,
         finding.step,
         None if by is None else by.name,
-        f"to rank {finding.rank} in step {step}, {how}",
+        f"to rank {finding.rank} in {when}, {how}",
     )
 
 
