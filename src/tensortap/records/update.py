@@ -149,7 +149,7 @@ class ParameterUpdate:
         lost: the share of it that has a gradient and did not change.
         size: root of its mean square before the step.
         mark: of its values after the step; two that are the same have the same values.
-        mark_before: of its values before the step, if it is the first of an optimizer.
+        mark_before: of its values before the step.
         declared: the user's line that gives it, or the module it is in, to its owner; told if it gets no gradient.
         quiet: the share of its gradient that was zero in each of the last eight updates that were looked at.
         rows_differ: whether its rows differ from each other by more than rounding.

@@ -34,7 +34,7 @@ def _range(case: Case) -> str:
     text = f" The indices in {case.named(1)} go from {low} to {high}."
     if low < 0:
         text += (
-            f" One that is negative even after counting from the end was negative by mistake, as happens when a product "
+            " One that is negative even after counting from the end was negative by mistake, as happens when a product "
             f"exceeds {np.iinfo(indices.dtype).max}, the largest {indices.dtype.name}."
         )
     return text

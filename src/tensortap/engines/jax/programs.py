@@ -14,11 +14,11 @@ import jax
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.program import Program
 from tensortap.engines.jax.taps import portable
+from tensortap.engines.jax.taps.kinds import CHECK
 from tensortap.engines.jax.taps.lean import enough
 from tensortap.engines.jax.taps.library import Library, Taken, library
 from tensortap.engines.jax.taps.op_by_op import OpByOp
-from tensortap.engines.jax.taps.primitives import CHECK
-from tensortap.engines.jax.taps.replay import Execution, executions
+from tensortap.engines.jax.taps.replay import Execution, Spread, executions
 from tensortap.engines.jax.taps.rewrite import Wishes, tapped
 from tensortap.pill import kinds_of
 
@@ -67,7 +67,7 @@ class Programs:
     ) -> tuple[Sequence[Any], list[Execution]]:
         """Execute a call with taps: its results, which are complete, and what the taps have seen."""
         results, taken = self._run(program, call, wishes, arguments)
-        return results, executions(program, taken, {number for number, _ in wishes.taps})
+        return results, executions(program, taken, dict(wishes.taps), _spread([*arguments, *results]))
 
     def _run(
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
@@ -128,6 +128,17 @@ class Programs:
             while len(self._tapped) > _KEPT:
                 self._tapped.popitem(last=False)
         return found[1]
+
+
+def _spread(arrays: Sequence[Any]) -> Spread:
+    """Over how many devices a program was executed whose arguments and results these are."""
+    placed = [each.sharding for each in arrays if isinstance(each, jax.Array)]
+    if library() is None:
+        return Spread()
+    return Spread(
+        max((len(each.device_set) for each in placed), default=1),
+        max((len(each.addressable_devices) for each in placed), default=1),
+    )
 
 
 @contextmanager

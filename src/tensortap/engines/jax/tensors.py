@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from tensortap.errors import FeedError
 from tensortap.ops.view import TensorView
 from tensortap.records import TensorSpec, device_name
 
-__all__ = ["TENSORS", "JaxTensors", "host_array"]
+__all__ = ["TENSORS", "JaxTensors", "host_array", "is_shared"]
 
 
 def host_array(array: Any) -> np.ndarray[Any, Any] | None:
@@ -26,6 +26,11 @@ def host_array(array: Any) -> np.ndarray[Any, Any] | None:
     if array.is_deleted() or not (array.is_fully_addressable or array.is_fully_replicated):
         return None
     return np.asarray(array)
+
+
+def is_shared(arrays: Sequence[Any]) -> bool:
+    """Whether any of these lies in several processes."""
+    return any(isinstance(each, jax.Array) and not each.is_fully_addressable for each in arrays)
 
 
 class JaxTensors(Tensors):

@@ -4,6 +4,9 @@
 2. Operation by operation, if nothing was bad then: taps change what XLA fuses, and here nothing is fused.
 3. As it is, if nothing was bad either: to know whether its own executable returns that again. If so, the operations
    are good one by one, and what XLA makes of them together is not; if not, the program does not repeat itself.
+
+A call that several processes execute together is executed again by all of them, once, with taps: they see different
+parts of it, and must not decide differently.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class Again:
             outputs = pending.function.program.outputs
             # A number that is returned as it is written, or an argument, is shown without taps.
             bad = {place: kinds for place, kinds in bad.items() if isinstance(outputs[place], Site)}
-            if bad and not is_found:
+            if bad and not is_found and not pending.is_shared:
                 with self._run(step, circumstances) as recorder:
                     recorder.look_op_by_op(pending.call)
                     is_found = recorder.found_bad

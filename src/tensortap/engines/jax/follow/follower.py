@@ -35,6 +35,9 @@ log = logging.getLogger("tensortap.hooks")
 _MOST_REPEATED = 32
 """Calls that are executed again: a program that returns infinities in ever new places must not be held up by us."""
 
+_MOST_SHARED = 2
+"""The same for calls that several processes execute together."""
+
 
 class Follower:
     """Hears of all calls of a program."""
@@ -190,6 +193,8 @@ class Follower:
 
     def _comes_of_bad(self, pending: Pending) -> bool:
         """Whether there is nothing to find in a call: it was given what a bad one had returned."""
+        if pending.is_shared:
+            return self._repeated >= _MOST_SHARED  # when the answer is found differs from process to process
         if self._repeated >= _MOST_REPEATED or self._watch.found.is_set():
             return True
         if not pending.function.is_library:

@@ -23,7 +23,7 @@ from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.functions import Function
 from tensortap.engines.jax.taps import portable, primitives
 from tensortap.engines.jax.taps.library import library
-from tensortap.engines.jax.tensors import host_array
+from tensortap.engines.jax.tensors import host_array, is_shared
 from tensortap.pill import kinds_of_elements
 
 __all__ = ["MEMORY_VARIABLE", "Pending", "Sentinel", "copied"]
@@ -33,6 +33,9 @@ MEMORY_VARIABLE = "TENSORTAP_JAX_MEMORY"
 
 _FEWEST = 2
 """So many calls may be under way whatever their arguments take."""
+
+_SHARED = 2
+"""So many calls that several processes execute together may be under way."""
 
 _MOST_SMALL = 64
 """Calls of single operations that are looked at together."""
@@ -49,6 +52,8 @@ class Pending:
         step: of the program, when it was called.
         number: of the call among those of its function.
         nbytes: of its arguments.
+        is_shared: several processes execute it together. What one of them executes besides, all of them must, in the
+            same order, or they wait for each other for ever.
     """
 
     function: Function
@@ -58,6 +63,7 @@ class Pending:
     step: int
     number: int
     nbytes: int
+    is_shared: bool = False
 
     def is_ready(self) -> bool:
         """Whether the verdict can be read without waiting."""
@@ -103,7 +109,9 @@ class Sentinel:
         else:
             with calls.unheard(), jax.debug_nans(False), jax.debug_infs(False):
                 verdict = _verdict(*(results[place] for place in function.floats))
-            self._pending.append(Pending(function, call, verdict, (), step, function.family.calls, nbytes))
+            self._pending.append(
+                Pending(function, call, verdict, (), step, function.family.calls, nbytes, is_shared(results))
+            )
         self._kept += nbytes
 
     def settled(self, wait: bool = False) -> Iterator[tuple[Pending, dict[int, int]]]:
@@ -123,6 +131,10 @@ class Sentinel:
         while self._pending:
             first = self._pending[0]
             must = wait or (self._kept > self._budget and len(self._pending) > _FEWEST)
+            if first.is_shared:  # after so many calls, in every process, however fast each is
+                must = wait or len(self._pending) > _SHARED
+                if not must:
+                    break
             if not must and not first.is_ready():
                 break
             self.waited += not first.is_ready()

@@ -20,10 +20,10 @@ from tensortap.engines.jax.programs import Programs
 from tensortap.engines.jax.recording.known_arrays import KnownArrays, show_whole
 from tensortap.engines.jax.recording.showing import Executed, Showing
 from tensortap.engines.jax.recording.wishes import wishes_for
-from tensortap.engines.jax.taps.primitives import PILL
+from tensortap.engines.jax.taps.kinds import PILL
 from tensortap.engines.jax.taps.replay import Execution
 from tensortap.engines.jax.taps.rewrite import Wishes
-from tensortap.engines.jax.tensors import TENSORS, host_array
+from tensortap.engines.jax.tensors import TENSORS, host_array, is_shared
 from tensortap.engines.observe.names import NameTable
 from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.errors import FeedError
@@ -104,7 +104,9 @@ class Recorder:
                         named,
                         records,
                         only_bad,
-                        lambda wanted: self._programs.execute(program, call, wanted, arguments)[1],
+                        None
+                        if is_shared([*arguments, *results])
+                        else lambda wanted: self._programs.execute(program, call, wanted, arguments)[1],
                     )
                 )
             self._arrays.returned(named, results)
@@ -153,7 +155,12 @@ class Recorder:
         self, program: Program, call: Call, wishes: Wishes, arguments: Sequence[Any], only_bad: bool
     ) -> tuple[Sequence[Any], list[Execution]]:
         """Execute a call with taps; with few of them, as long as all is well, if only what is bad is recorded."""
-        if only_bad and not wishes.feeds and all(kind == PILL for _, kind in wishes.taps):
+        if (
+            only_bad
+            and not is_shared([*arguments])
+            and not wishes.feeds
+            and all(kind == PILL for _, kind in wishes.taps)
+        ):
             results, is_good = self._programs.is_good(program, call, wishes, arguments)
             if is_good:
                 return results, []

@@ -13,7 +13,7 @@ from tensortap.engines.jax.dtypes import READABLE
 from tensortap.engines.jax.naming import Named
 from tensortap.engines.jax.program import Op, Program, Site
 from tensortap.engines.jax.recording.known_arrays import KnownArrays
-from tensortap.engines.jax.taps.primitives import PILL, VALUE
+from tensortap.engines.jax.taps.kinds import PILL, VALUE
 from tensortap.engines.jax.taps.replay import Execution
 from tensortap.engines.jax.taps.rewrite import Wishes
 from tensortap.engines.observe.observation import Observation, RunPlan
@@ -31,14 +31,15 @@ class Executed:
     Attributes:
         records: of its taps.
         only_bad: whether nothing but what is bad is recorded of it.
-        again: executes it once more, with other wishes; what its taps have seen.
+        again: executes it once more, with other wishes; what its taps have seen. None if that cannot be, because
+            several processes execute it together.
     """
 
     program: Program
     named: Named
     records: Sequence[Execution]
     only_bad: bool
-    again: Callable[[Wishes], Sequence[Execution]]
+    again: Callable[[Wishes], Sequence[Execution]] | None
 
 
 class Showing:
@@ -137,7 +138,7 @@ class Showing:
             frozenset((n, VALUE) for n in wanted if program.sites[n].spec.dtype in READABLE)
             | frozenset((n, PILL) for n in program.leaving if n not in wanted)
         )
-        records = executed.again(wishes)
+        records = executed.again(wishes) if executed.again is not None else ()
         values: dict[str, Any] = {
             named.tensors[each.site.number]: _array_of(each) for each in records if each.data is not None
         }

@@ -9,7 +9,7 @@ from tensortap.engines.jax.dtypes import READABLE
 from tensortap.engines.jax.naming import Named
 from tensortap.engines.jax.program import Program
 from tensortap.engines.jax.programs import Programs
-from tensortap.engines.jax.taps.primitives import PILL, VALUE
+from tensortap.engines.jax.taps.kinds import PILL, VALUE
 from tensortap.engines.jax.taps.rewrite import Wishes
 from tensortap.engines.jax.tensors import TENSORS
 from tensortap.engines.observe.observation import Observation, RunPlan

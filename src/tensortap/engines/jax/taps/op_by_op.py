@@ -16,7 +16,7 @@ from jax._src import core
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from tensortap.engines.jax.program import Block, Program, Site, Step
-from tensortap.engines.jax.taps.primitives import VALUE
+from tensortap.engines.jax.taps.kinds import VALUE
 from tensortap.engines.jax.taps.replay import Execution
 from tensortap.engines.jax.tensors import host_array
 from tensortap.errors import TensortapError

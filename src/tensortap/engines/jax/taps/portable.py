@@ -1,12 +1,13 @@
-"""Taps where there is no native library: summaries in JAX's own operations, told to the host by its callbacks.
+"""Taps where foreign functions cannot be called: JAX's own callbacks tell the host.
 
-Slower, and the only way on platforms other than the CPU. The records are the same.
+On several devices of the CPU they hand over the tensor, on other platforms a summary in JAX's own operations. Slower;
+the records are the same.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from tensortap.engines.jax.taps.kinds import VALUE
 from tensortap.engines.jax.taps.library import MOST_RECORDS, Taken
+from tensortap.ops import kernel
 from tensortap.ops.dtypes import number_of
 from tensortap.pill import PILL_SIZE
 
-__all__ = ["bad_kinds", "fed", "reporter", "store", "take"]
+__all__ = ["bad_kinds", "comes_in_parts", "fed", "reporter", "store", "take"]
 
 _WIDTH = PILL_SIZE + 8
 _lock = threading.Lock()
@@ -27,22 +30,45 @@ _is_used = False
 _fed: dict[int, npt.NDArray[Any]] = {}
 
 
-def reporter(number: int, kind: int) -> Callable[[Any], None]:
-    """A function of a tensor that has its health, and if wanted its value, noted on the host."""
+def reporter(number: int, kind: int, on_host: bool, in_parts: bool) -> Callable[[Any], None]:
+    """A function of a tensor that has its health, and if wanted its value, noted on the host.
+
+    Args:
+        number: of the tap.
+        kind: what it takes.
+        on_host: the health is worked out on the host, by the native kernel, where the tensor is at hand; elsewhere by
+            JAX's own operations, on the device.
+        in_parts: the tensor is spread over devices, and each tells of its part. A whole value is brought together.
+    """
 
     global _is_used
     _is_used = True
+    keeps = kind == VALUE
 
     def note(row: Any, value: Any = None) -> None:
         with _lock:
             if len(_records) < MOST_RECORDS:
-                _records.append((number, np.asarray(row), None if value is None else np.asarray(value)))
+                _records.append((number, np.asarray(row), None if value is None else np.array(value)))
+
+    def note_tensor(value: Any) -> None:
+        array = np.asarray(value)
+        note(kernel.summary(array), array if keeps else None)
 
     def report(tensor: Any) -> None:
-        row = _summary(tensor)
-        jax.debug.callback(note, *((row, tensor) if kind == 1 else (row,)))
+        if on_host:
+            jax.debug.callback(
+                note_tensor, tensor, partitioned=in_parts and comes_in_parts(kind, tensor.shape)
+            )
+        else:
+            row = _summary(tensor)
+            jax.debug.callback(note, *((row, tensor) if keeps else (row,)))
 
     return report
+
+
+def comes_in_parts(kind: int, shape: Sequence[Any]) -> bool:
+    """Whether a tap in a program that is spread over devices has a record for each of them."""
+    return kind != VALUE or not shape
 
 
 def take() -> Taken:

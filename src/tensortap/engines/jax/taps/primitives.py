@@ -12,10 +12,7 @@ from jax.extend.core import Primitive
 
 from tensortap.engines.jax.taps import portable
 
-__all__ = ["CHECK", "PILL", "TAP_EFFECT", "VALUE", "bad_kinds", "feed_p", "tap_p"]
-
-PILL, VALUE, CHECK = 0, 1, 2
-"""What a tap takes of a tensor: its health; a copy as well; its health, and only if it is bad."""
+__all__ = ["TAP_EFFECT", "bad_kinds", "feed_p", "new_feed", "new_tap", "tap_p"]
 
 
 class TapEffect(effects.Effect):  # type: ignore[misc]
@@ -58,9 +55,16 @@ def _is_on_one_device(ctx: Any) -> bool:
     return isinstance(context, sharding_impls.ShardingContext) and context.num_devices == 1
 
 
+def _is_spread(ctx: Any) -> bool:
+    """Whether XLA spreads the program over several devices."""
+    context = ctx.module_context.axis_context
+    return isinstance(context, sharding_impls.ShardingContext) and context.num_devices > 1
+
+
 def _tap(ctx: Any, operand: Any, *, number: int, kind: int, native: bool) -> Any:
     if not native or not _is_on_one_device(ctx):
-        report = portable.reporter(number, kind)
+        # Over several devices XLA places nothing that has side effects but JAX's own callbacks, which it knows by name.
+        report = portable.reporter(number, kind, on_host=native, in_parts=_is_spread(ctx))
         return mlir.lower_fun(lambda x: report(x) or (), multiple_results=True)(ctx, operand)
     rule = jax.ffi.ffi_lowering("tensortap_tap", has_side_effect=True)
     rule(ctx, operand, number=np.int64(number), kind=np.int64(kind))

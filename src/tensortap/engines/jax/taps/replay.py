@@ -11,15 +11,18 @@ before, and would hide where it came from.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tensortap.engines.jax.program import Block, Program, Site, Step
+from tensortap.engines.jax.taps.kinds import PILL, VALUE
 from tensortap.engines.jax.taps.library import Taken
+from tensortap.engines.jax.taps.portable import comes_in_parts
 from tensortap.errors import TensortapError
 from tensortap.pill import (
     ELEMENTS,
@@ -35,7 +38,7 @@ from tensortap.pill import (
     kinds_of,
 )
 
-__all__ = ["Execution", "executions"]
+__all__ = ["Execution", "Spread", "executions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +62,54 @@ class _Exhausted(TensortapError):
     """Records are missing, from here on."""
 
 
-def executions(program: Program, taken: Taken, wanted: set[int]) -> list[Execution]:
-    """The records of one call, in the order of the program; what cannot be placed is left out."""
+@dataclass(frozen=True)
+class Spread:
+    """Over how many devices a program was executed.
+
+    Attributes:
+        devices: all of them.
+        here: those of this process, which tell of what they do.
+    """
+
+    devices: int = 1
+    here: int = 1
+
+    def copies(self, site: Site, copies: int, kind: int) -> int:
+        """How many records there are of one execution: inside of `shard_map` it is executed `copies` times."""
+        if copies > 1:
+            return max(copies * self.here // self.devices, 1)
+        return self.here if self.devices > 1 and comes_in_parts(kind, site.spec.shape) else 1
+
+
+def executions(
+    program: Program, taken: Taken, taps: Mapping[int, int], spread: Spread = Spread()
+) -> list[Execution]:
+    """The records of one call, in the order of the program; what cannot be placed is left out.
+
+    Args:
+        program: that was executed.
+        taken: the records.
+        taps: what was taken, by number of the site.
+        spread: over how many devices, if the taps are JAX's callbacks.
+    """
     waiting: dict[int, deque[int]] = defaultdict(deque)
     for place, number in enumerate(taken.numbers.tolist()):
         waiting[number].append(place)
     found: list[Execution] = []
     with contextlib.suppress(_Exhausted):
-        found.extend(_Replay(program, taken, waiting, wanted).block(program.root, ()))
+        found.extend(_Replay(taken, waiting, taps, spread).block(program.root, ()))
     return found
 
 
-def _merged(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The health of a tensor of which each device has a part."""
+def _merged(rows: npt.NDArray[np.float64], elements: int | None) -> npt.NDArray[np.float64]:
+    """The health of a tensor of which each device has a part, or the whole, if it has so many elements."""
     if len(rows) == 1:
         return rows.reshape(-1)
     merged: npt.NDArray[np.float64] = rows[0].copy()
-    merged[[ELEMENTS, *range(NAN, POS_INF + 1)]] = rows[:, [ELEMENTS, *range(NAN, POS_INF + 1)]].sum(0)
+    counts = [ELEMENTS, *range(NAN, POS_INF + 1)]
+    merged[counts] = rows[:, counts].sum(0)
+    if elements and merged[ELEMENTS] > elements:
+        merged[counts] = np.ceil(merged[counts] * (elements / merged[ELEMENTS]))
     merged[MIN], merged[MAX] = rows[:, MIN].min(), rows[:, MAX].max()
     finite = rows[:, NEGATIVE] + rows[:, ZERO] + rows[:, POSITIVE]
     if finite.sum() > 0:
@@ -88,9 +122,9 @@ def _merged(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 class _Replay:
     def __init__(
-        self, program: Program, taken: Taken, waiting: dict[int, deque[int]], wanted: set[int]
+        self, taken: Taken, waiting: dict[int, deque[int]], taps: Mapping[int, int], spread: Spread
     ) -> None:
-        self._program, self._taken, self._waiting, self._wanted = program, taken, waiting, wanted
+        self._taken, self._waiting, self._wanted, self._spread = taken, waiting, taps, spread
         self._busy: dict[int, bool] = {}
         self._marks: dict[int, deque[int]] = {}
 
@@ -151,21 +185,23 @@ class _Replay:
         if not passed:
             raise _Exhausted
         # The one behind is read again when its own turn comes; those in the body are not wanted by all.
-        end = passed[min(step.copies, len(passed)) - 1]
+        after = self._spread.copies(behind, step.copies, self._wanted.get(behind.number, PILL))
+        during = self._spread.copies(inside, step.copies, self._wanted.get(inside.number, PILL))
+        end = passed[min(after, len(passed)) - 1]
         queue = self._marks.setdefault(inside.number, deque(self._waiting.get(inside.number, ())))
         times = 0
         while queue and (not is_repeated or queue[0] < end):
             queue.popleft()
             times += 1
         if behind.number not in self._wanted:
-            for _ in range(min(step.copies, len(passed))):
+            for _ in range(min(after, len(passed))):
                 passed.popleft()
-        return times // step.copies
+        return times // during
 
     def _decision(self, step: Step) -> int:
         assert step.control is not None
         found = None
-        for _ in range(step.copies):
+        for _ in range(self._spread.copies(step.control, step.copies, VALUE)):
             place = self._next(step.control.number)
             if place is None:
                 raise _Exhausted
@@ -175,11 +211,13 @@ class _Replay:
     def _records(self, site: Site | None, iterations: tuple[int, ...], copies: int) -> Iterator[Execution]:
         if site is None or site.number not in self._wanted:
             return
-        places = [place for _ in range(copies) if (place := self._next(site.number)) is not None]
+        records = self._spread.copies(site, copies, self._wanted[site.number])
+        places = [place for _ in range(records) if (place := self._next(site.number)) is not None]
         if places:
             rows = self._taken.rows[places]
             shown = next((place for place, row in zip(places, rows, strict=True) if kinds_of(row)), places[0])
-            yield Execution(site, _merged(rows), self._taken.values[shown], iterations)
+            whole = math.prod(d or 0 for d in site.spec.shape) if copies == 1 else None
+            yield Execution(site, _merged(rows, whole), self._taken.values[shown], iterations)
 
     def _next(self, number: int) -> int | None:
         queue = self._waiting.get(number)

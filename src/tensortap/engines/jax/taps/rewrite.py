@@ -10,7 +10,8 @@ from jax._src import core
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tensortap.engines.jax.program import Block, Program, Step
-from tensortap.engines.jax.taps.primitives import PILL, TAP_EFFECT, VALUE, new_feed, new_tap
+from tensortap.engines.jax.taps.kinds import PILL, VALUE
+from tensortap.engines.jax.taps.primitives import TAP_EFFECT, new_feed, new_tap
 
 __all__ = ["Wishes", "tapped"]
 

@@ -19,7 +19,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_DIMS 8
 
-enum Kind { PILL, VALUE, CHECK }; /* as in primitives.py */
+enum Kind { PILL, VALUE, CHECK }; /* as in kinds.py */
 
 typedef void (*Summary)(const void *, int, int, const int64_t *, const int64_t *, double, double, double *);
 

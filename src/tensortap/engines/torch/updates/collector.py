@@ -268,7 +268,7 @@ class UpdateCollector:
                 )
                 for group in optimizer.param_groups
             ),
-            tuple(each.after(reached, not course.count) for each in before.seen),
+            tuple(each.after(reached) for each in before.seen),
             self._strays.among((reached or {}).values(), held | set(names), self._program.modules),
             self._modes,
             self._loaders.told(),

@@ -75,12 +75,11 @@ class SeenParameter:
         """Whether all its rows are equal."""
         return self._rows_differ is False
 
-    def after(self, reached: dict[int, Any] | None, is_first: bool) -> ParameterUpdate:
+    def after(self, reached: dict[int, Any] | None) -> ParameterUpdate:
         """What the update has meant to it.
 
         Args:
             reached: what the loss led to, by identity; None if that is not known.
-            is_first: whether it was the first update of its optimizer.
         """
         parameter, before, gradient = self.parameter, self._values, self._gradient
         now = sample_of(parameter)
@@ -107,7 +106,7 @@ class SeenParameter:
             lost,
             _root_mean_square(before),
             mark_of(now),
-            mark_of(before) if is_first else None,
+            mark_of(before),
             self.declared,
             self._quiet,
             self._rows_differ,
