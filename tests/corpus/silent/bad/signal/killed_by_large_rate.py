@@ -19,9 +19,9 @@ class Net(nn.Module):
         return self.out(self.relu(self.conv(x)).mean((2, 3)))  # here
 
 
-torch.manual_seed(1)
+torch.manual_seed(3)
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=200.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=1000.0)
 for step in range(60):
     x = torch.rand(8, 1, 8, 8)
     loss = F.cross_entropy(model(x), (x.mean((1, 2, 3)) > 0.5).long())
