@@ -390,7 +390,9 @@ _FEW = 1000
 
 def _merged(known: Node, new: Node) -> Node:
     """The newest definition of a node, without what differs from what is known; its very parts, where nothing does."""
-    if known.outputs is new.outputs and known.attributes is new.attributes:  # an engine has put it to other inputs
+    if (
+        known.outputs is new.outputs and known.attributes is new.attributes
+    ):  # an engine has put it to other inputs
         return known if _stays(known, new) else new
     if len(known.outputs) != len(new.outputs):
         return new
