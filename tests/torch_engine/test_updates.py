@@ -144,7 +144,10 @@ def test_tensors_that_a_module_holds_without_knowing_are_told(looking):
     model = Listed()
     seen = looking(model)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
-    assert {stray.name for stray in seen.updates[-1].strays} == {"model/blocks/0/weight", "model/blocks/0/bias"}
+    assert {stray.name for stray in seen.updates[-1].strays} == {
+        "model/blocks/0/weight",
+        "model/blocks/0/bias",
+    }
     assert len({stray.mark for update in seen.updates[1:] for stray in update.strays}) == 2
 
 
