@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tensortap.engines.jax.checkpoint import load_arrays, save_arrays
 from tensortap.engines.jax.failures import noting_failures
 from tensortap.engines.jax.naming import Named
 from tensortap.engines.jax.paths import named_leaves
+from tensortap.engines.jax.profiling import step_recorded
 from tensortap.engines.jax.programs import Programs
 from tensortap.engines.jax.recording.recorder import Recorder
 from tensortap.engines.jax.tensors import TENSORS, host_array
@@ -25,6 +26,7 @@ from tensortap.pill import kinds_of_elements
 from tensortap.records import Device, Node, Position, device_name
 from tensortap.seam import place
 from tensortap.seam.base import NonFinite
+from tensortap.seam.options import RunOptions
 
 __all__ = ["JaxSession", "variable_node"]
 
@@ -62,6 +64,7 @@ class JaxSession(EngineSession):
         self._programs = Programs()
         self._names = NameTable()
         self._named: dict[Any, Named] = {}
+        self._labelled: Mapping[tuple[int, int], Node] = {}
 
     def current_state(self) -> Any:
         """The pytree of the state as it is now."""
@@ -83,6 +86,7 @@ class JaxSession(EngineSession):
         recorder = Recorder(
             plan, self._programs, self._names, self.state_tensors(), self._named, variable_node
         )
+        self._labelled = recorder.labelled
         try:
             with self.listening(recorder), noting_failures(recorder.seen):
                 yield recorder.seen
@@ -90,6 +94,10 @@ class JaxSession(EngineSession):
             recorder.seen.unrecorded += self._programs.dropped
             self._programs.dropped = 0
             self.graph.record(recorder.seen.nodes)
+
+    def measured(self, options: RunOptions, seen: Observation) -> AbstractContextManager[None]:
+        """With JAX's profiler, if the options ask for it."""
+        return step_recorded(options, seen, self._labelled)
 
     @contextmanager
     def listening(self, recorder: Recorder) -> Iterator[None]:
