@@ -14,6 +14,7 @@ from tensortap.engines.jax import calls
 from tensortap.engines.jax.checkpoint import load_arrays, save_arrays
 from tensortap.engines.jax.failures import noting_failures
 from tensortap.engines.jax.naming import Named
+from tensortap.engines.jax.objects import has_objects, put_into_objects
 from tensortap.engines.jax.paths import named_leaves
 from tensortap.engines.jax.profiling import step_recorded
 from tensortap.engines.jax.programs import Programs
@@ -120,11 +121,11 @@ class JaxSession(EngineSession):
             if name in feeds
         }
         old = {name: value for name, value in self.state_tensors().items() if name in feeds}
-        self.replace_state(_with_leaves(self.current_state(), fitted))
+        self._put(fitted)
         try:
             yield
         finally:
-            self.replace_state(_with_leaves(self.current_state(), old))
+            self._put(old)
 
     def list_devices(self) -> list[Device]:
         """The devices of this process."""
@@ -144,10 +145,16 @@ class JaxSession(EngineSession):
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
         step, arrays = load_arrays(path, dict(_named_state(self.current_state())))
-        self.replace_state(
-            _with_leaves(self.current_state(), {f"{name}:0": each for name, each in arrays.items()})
-        )
+        self._put({f"{name}:0": each for name, each in arrays.items()})
         self.global_step = step
+
+    def _put(self, values: Mapping[str, Any]) -> None:
+        """Give parts of the state other values, by tensor name."""
+        state = self.current_state()
+        if has_objects(state):
+            put_into_objects(state, values)
+        else:
+            self.replace_state(_with_leaves(state, values))
 
     def non_finite_state(self) -> Iterable[NonFinite]:
         """The parts of the state that hold NaN or infinities."""
