@@ -1,7 +1,7 @@
 """What JAX's own means find of programs with a bug: python benchmarks/jax_plants.py [--only NAME ...]
 
-Every program of tests/jax_engine/planted.py is executed under `jax_debug_nans`, under that with `jax_debug_infs`, and with
-`checkify` put around every function that it compiles (float checks, as one would by hand; without changing the program
+Every program of tests/jax_engine/planted.py is executed under `jax_debug_nans`, under that and `jax_debug_infs`, with
+`checkify` put around every function that it compiles (all checks, as one would by hand; without changing the program
 there is no way to). A row says what was raised and whether the message or the stack names the line of the bug, as
 tensortap does for all of them. Each has a process of its own.
 """
@@ -47,13 +47,11 @@ def execute(name, way):
     if not caught:
         return {"found": False, "line": False, "text": ""}
     error = caught[0]
-    numbers = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if "planted.py" in frame.filename
-    ]
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    # Anywhere in what is printed, causes and all: who looks for the line would find it there.
+    told = "".join(traceback.format_exception(error))
     bugs = [number for number, line in enumerate(lines, 1) if line.rstrip().endswith("# BUG")]
-    innermost = numbers[-1] if numbers else 0
-    says = innermost in bugs or any(f"planted.py:{number}" in str(error) for number in bugs)
+    says = any(f'planted.py", line {number},' in told or f"planted.py:{number}" in told for number in bugs)
     is_nan = (
         isinstance(error, FloatingPointError)
         or "nan generated" in str(error)
