@@ -125,9 +125,9 @@ class TestProfiler:
         with tt.MonitoredSession(
             session, hooks=[tt.ProfilerHook(save_steps=2, output_dir=tmp_path)]
         ) as monitored:
-            losses = [monitored.run("loss", {"x": x}) for _ in range(5)]
+            for _ in range(5):
+                monitored.run("loss", {"x": x})
         assert sorted(each.name for each in tmp_path.glob("*.json")) == ["timeline-2.json", "timeline-4.json"]
-        assert len(set(losses)) == 5
         metadata = tt.RunMetadata()
         session.reopen()
         session.run("loss", {"x": x}, tt.RunOptions(trace_level=TraceLevel.FULL_TRACE), metadata)
