@@ -4,6 +4,7 @@ come again."""
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import textwrap
@@ -223,6 +224,7 @@ def test_two_processes_stay_in_step_and_the_one_with_the_part_says_why(tmp_path)
                 str(port),
             ],
             cwd=tmp_path,
+            env={**os.environ, "XLA_FLAGS": ""},  # a device in each
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
