@@ -463,6 +463,14 @@ def _plain_loop(model: nn.Module, x: Tensor, y: Tensor) -> Step:
     return step
 
 
+def lstm() -> Step:
+    """The loop of tiny operations of `overhead.py`."""
+    from workloads import make_lstm
+
+    workload = make_lstm()
+    return lambda: workload.step(**workload.batch)
+
+
 def suite() -> Step:
     """Tests, one after the other: in each, another small model is made, trained for three steps and forgotten."""
     number = 0
@@ -495,11 +503,11 @@ def suite() -> Step:
 
 PROGRAMS: dict[str, Callable[[], Step]] = {
     each.__name__: each
-    for each in (mlp, ppo, trainer, gcn, lbfgs, words, gan, vae, unet, nanogpt, ddp, fsdp2, tp, suite)
+    for each in (mlp, ppo, trainer, gcn, lbfgs, words, gan, vae, unet, nanogpt, lstm, ddp, fsdp2, tp, suite)
 }
 STEPS = {
     "mlp": 2000, "ppo": 25, "trainer": 200, "gcn": 300, "lbfgs": 12, "words": 300, "gan": 150, "vae": 300, "unet": 80,
-    "nanogpt": 60, "ddp": 400, "fsdp2": 100, "tp": 150, "suite": 500,
+    "nanogpt": 60, "lstm": 150, "ddp": 400, "fsdp2": 100, "tp": 150, "suite": 500,
 }  # fmt: skip
 RANKS = {"ddp": 2, "fsdp2": 2, "tp": 2}
 
@@ -527,10 +535,15 @@ def main() -> None:
     parser.add_argument("program", choices=list(PROGRAMS))
     parser.add_argument("--steps", type=int, help="how many; as many as make the whole program by default")
     parser.add_argument("--pipes", nargs=2, help="where commands come from and answers go")
+    parser.add_argument("--floor", help="observe every operator for nothing, see floors.py")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     step = PROGRAMS[options.program]()
+    if options.floor:
+        from floors import observe_for_nothing
+
+        observe_for_nothing(options.floor)
     if options.pipes:
         serve(step, *options.pipes)
     else:

@@ -9,6 +9,9 @@ gives the median of the rounds and their quartiles, after as many steps as a pro
 counts all threads, those that write records included, which the time of a step does not show on a machine with an idle
 core.
 
+`--floor` adds two more processes, in which PyTorch tells an observer that does nothing of every operator (`floors.py`):
+what a program costs above `kernel` is ours, and no observer by RecordFunction could cost less than `recording`.
+
 `--whole` adds the time of the whole program, from the start of the process to its end, in each of the two ways in turn.
 Programs of two ranks are started by torchrun, and rank 0 is measured.
 """
@@ -24,11 +27,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from floors import WAYS
 from program_zoo import PROGRAMS, RANKS, STEPS
 
 ZOO = str(Path(__file__).with_name("program_zoo.py"))
@@ -78,7 +82,9 @@ def command_of(
 
 
 @contextmanager
-def started(name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: int = 0) -> Iterator[Program]:
+def started(
+    name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: int = 0, arguments: Sequence[str] = ()
+) -> Iterator[Program]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
         directory = Path(made)
         pipes = [
@@ -86,8 +92,8 @@ def started(name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: in
         ]
         for pipe in pipes:
             os.mkfifo(pipe)
-        arguments = ["--pipes", str(directory / "c"), str(directory / "a")]
-        command = command_of(name, watch, directory, *arguments, script=script, ranks=ranks)
+        said = ["--pipes", str(directory / "c"), str(directory / "a"), *arguments]
+        command = command_of(name, watch, directory, *said, script=script, ranks=ranks)
         process = subprocess.Popen(command, env=_environment())
         program = Program(process)
         try:
@@ -106,29 +112,40 @@ def started(name: str, watch: Sequence[str] | None, script: str = ZOO, ranks: in
                 process.kill()
 
 
-def settled(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
-    """Ratios of watched to plain steps, round by round."""
-    walls, cpus, plain_ms, watched_ms = [], [], [], []
+def settled(name: str, rounds: int, watch: Sequence[str], floor: bool) -> dict[str, Any]:
+    """Ratios of watched to plain steps, round by round, and of steps that are observed for nothing."""
     warm_up = max(3, int(STEPS[name] * WARM_UP))
-    with started(name, None) as plain, started(name, watch) as watched:
-        first = plain.run(warm_up)["walls"]
-        watched.run(warm_up)
+    with ExitStack() as running:
+        programs = {
+            "plain": running.enter_context(started(name, None)),
+            "watched": running.enter_context(started(name, watch)),
+        }
+        for way in WAYS if floor else ():
+            programs[way] = running.enter_context(started(name, None, arguments=["--floor", way]))
+        first = programs["plain"].run(warm_up)["walls"]
+        for kind, program in programs.items():
+            if kind != "plain":
+                program.run(warm_up)
         block = max(3, min(1000, int(BLOCK_SECS / statistics.median(first))))
+        ms: dict[str, list[float]] = {kind: [] for kind in programs}
+        cpu: dict[str, list[float]] = {kind: [] for kind in programs}
         for number in range(rounds):
-            one, other = (plain, watched) if number % 2 == 0 else (watched, plain)
-            answers = {id(one): one.run(block), id(other): other.run(block)}
-            mine, theirs = answers[id(watched)], answers[id(plain)]
-            watched_ms.append(statistics.mean(mine["walls"]) * 1e3)
-            plain_ms.append(statistics.mean(theirs["walls"]) * 1e3)
-            walls.append(watched_ms[-1] / plain_ms[-1])
-            cpus.append(mine["cpu"] / theirs["cpu"])
-    return {
-        "plain": statistics.median(plain_ms),
-        "watched": statistics.median(watched_ms),
-        "ratio": statistics.median(walls),
-        "quartiles": quartiles(walls),
-        "cpu": statistics.median(cpus),
+            for kind in list(programs) if number % 2 == 0 else reversed(programs):
+                told = programs[kind].run(block)
+                ms[kind].append(statistics.mean(told["walls"]) * 1e3)
+                cpu[kind].append(told["cpu"])
+    ratios = [mine / theirs for mine, theirs in zip(ms["watched"], ms["plain"], strict=True)]
+    found = {
+        "plain": statistics.median(ms["plain"]),
+        "watched": statistics.median(ms["watched"]),
+        "ratio": statistics.median(ratios),
+        "quartiles": quartiles(ratios),
     }
+    for kind in programs:
+        found[f"{kind} cpu"] = statistics.median(
+            mine / theirs for mine, theirs in zip(cpu[kind], cpu["plain"], strict=True)
+        )
+    return found
 
 
 def whole(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
@@ -165,6 +182,7 @@ def main() -> None:
     )
     parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], help="all of them by default")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--floor", action="store_true", help="measure the least that an observer costs, too")
     parser.add_argument("--whole", action="store_true", help="measure whole programs, too")
     parser.add_argument(
         "--options", default="", help="further options of `tensortap run`, as in '--budget 1.1'"
@@ -172,12 +190,15 @@ def main() -> None:
     options = parser.parse_args()
     watch = options.options.split()
     columns = "program     plain, ms  watched, ms  ratio    quartiles    cpu"
+    columns += "".join(f"  {way}, cpu" for way in WAYS) if options.floor else ""
     print(columns + ("   whole, s  watched, s  ratio      MB" if options.whole else ""))
     for name in options.programs or PROGRAMS:
-        found = settled(name, options.rounds, watch)
+        found = settled(name, options.rounds, watch, options.floor)
         low, high = found["quartiles"]
         line = f"{name:10} {found['plain']:10.2f} {found['watched']:12.2f} {found['ratio']:6.2f}"
-        line += f"    {low:.2f}–{high:.2f} {found['cpu']:6.2f}"
+        line += f"    {low:.2f}–{high:.2f} {found['watched cpu']:6.2f}"
+        if options.floor:
+            line += "".join(f"  {found[f'{way} cpu']:{len(way) + 5}.2f}" for way in WAYS)
         if options.whole:
             total = whole(name, max(1, options.rounds // 3), watch)
             ratio = total["watched"] / total["plain"]

@@ -3,10 +3,13 @@
 The step is that of peers/tensorflow_gpt.py, run by a session in graph mode, or with --function as a `tf.function`. All
 variants run in one process on one model, a call of each in turn, so that drift of the machine hits them alike; `plain`
 is measured twice, and the second one shows the noise. Ratios are of CPU time, and of wall time beside it. --peers adds
-TensorFlow's own debugger (minutes), --memory 300 counts what that many watched runs leave behind. (The file cannot be
-called tensorflow.py: the programs beside it would import it instead of TensorFlow.)
+TensorFlow's own debugger (minutes), --memory 300 counts what that many watched runs leave behind. --public measures
+what users call, wrapper sessions with all that they write, instead of the observer alone; --check tells how many of the
+requested tensors are seen, and whether training is the same to the last bit. (The file cannot be called tensorflow.py:
+the programs beside it would import it instead of TensorFlow.)
 
     python benchmarks/tensorflow_overhead.py --rounds 10
+    python benchmarks/tensorflow_overhead.py --rounds 5 --public --check
 """
 
 from __future__ import annotations
@@ -109,6 +112,111 @@ def as_function(threads: int, stack: ExitStack) -> tuple[Call, Any]:
     return call, None
 
 
+def make_public(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
+    """What users call, on the same session; what is written is on disk when a call is over."""
+    import tensortap as tt
+
+    session, fetches, fed = context
+    folder = tempfile.mkdtemp(prefix="tensortap-")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    matmul = [op.name for op in session.graph.get_operations() if "MatMul" in op.type][-1]  # of a gradient
+
+    def dump(name: str, watch: Any) -> Dump:
+        return Dump(session, fetches, fed, os.path.join(folder, name), watch)
+
+    def profile() -> None:
+        metadata = tt.RunMetadata()
+        options = tt.RunOptions(trace_level=tt.RunOptions.FULL_TRACE)
+        tt.tensorflow.Session(session).run(fetches, fed, options, metadata)
+        assert metadata.profile is not None
+
+    summary = "DebugNumericSummary"
+    return {
+        "wrapper, one tensor": dump("one", tt.WatchOptions(summary, node_name_regex_allowlist=f"^{matmul}$")),
+        "wrapper, health": dump("health", tt.WatchOptions(summary, keep_bad=8)),
+        "wrapper, values on disk": dump("values", tt.WatchOptions()),
+        "profile": profile,
+    }
+
+
+class Dump:
+    """A wrapper session that dumps, and empties its directory before the next run is measured: a disk has an end."""
+
+    def __init__(self, session: Any, fetches: Any, fed: Any, root: str, watch: Any) -> None:
+        import tensortap as tt
+
+        self._wrapped = tt.DumpingDebugWrapperSession(session, root, watch)
+        self._arguments = fetches, fed
+        self._root = root
+
+    def prepare(self) -> None:
+        for name in os.listdir(self._root):
+            if name.startswith("run_"):
+                shutil.rmtree(os.path.join(self._root, name))
+
+    def __call__(self) -> None:
+        from tensortap.sink.queue import shared_queue
+
+        self._wrapped.run(*self._arguments)
+        shared_queue().drain(60)
+
+
+def check(context: Any) -> None:
+    """Completeness, and training to the last bit."""
+    import tensortap as tt
+    from tensortap.engines.tensorflow.executed import missing_reason
+    from tensortap.engines.tensorflow.session import session_of
+    from tensortap.reader.session_dir import SessionDir
+
+    session, fetches, fed = context
+    ops, waiting = {}, [getattr(each, "op", each) for each in fetches]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in ops:
+            ops[op.name] = op
+            waiting += [each.op for each in op.inputs] + list(op.control_inputs)
+    requested = {
+        f"{op.name}:{slot}"
+        for op in ops.values()
+        for slot, tensor in enumerate(op.outputs)
+        if tensor.dtype.base_dtype.name not in ("resource", "variant")
+    }
+    variables = session.graph.get_collection(v1.GraphKeys.GLOBAL_VARIABLES)
+    start = session.run(variables)
+
+    def trained(run: Callable[..., Any]) -> list[bytes]:
+        for variable, value in zip(variables, start, strict=True):
+            session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        losses = [run(fetches, fed)[0].tobytes() for _ in range(4)]
+        return losses + [value.tobytes() for value in session.run(variables)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        wrapped = tt.DumpingDebugWrapperSession(
+            session, os.path.join(folder, "root"), tt.WatchOptions("DebugNumericSummary")
+        )
+        same = trained(wrapped.run) == trained(session.run)
+        run = SessionDir(os.path.join(folder, "root")).run(0)
+        seen = {f"{each.node_name}:{each.output_slot}" for each in run.dumped_tensor_data}
+        ours = session_of(session)
+        known = [
+            graph
+            for _, watch in ours.watches._kept.values()
+            for graph in watch.graphs(range(len(watch.watch.graphs)))
+        ]
+        gone = sorted(requested - seen)
+        reasons = [missing_reason(ours.graph, name.rpartition(":")[0], known) for name in gone]
+    kinds: dict[str, int] = {}
+    for reason in reasons:
+        words = reason.partition(" '")[0] or "no reason"
+        kinds[words] = kinds.get(words, 0) + 1
+    print(
+        f"{len(requested)} tensors requested, {len(requested & seen)} seen, {len(gone)} with a reason: {kinds}"
+    )
+    print(
+        f"losses and {len(variables)} variables of 4 steps are {'the same' if same else 'NOT the same'} to the last bit"
+    )
+
+
 def make_peers(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
     """TensorFlow's own debugger on the same session."""
     from tensorflow.python.debug.lib.debug_utils import watch_graph
@@ -142,6 +250,7 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             gc.collect()
+            getattr(calls[name], "prepare", lambda: None)()
             cpu, wall = time.process_time(), time.perf_counter()
             calls[name]()
             times[name][0].append(time.process_time() - cpu)
@@ -195,6 +304,10 @@ def parse(arguments: Iterable[str]) -> argparse.Namespace:
         "--only", default="", help="variants whose name contains one of these, with commas between"
     )
     parser.add_argument("--peers", action="store_true", help="TensorFlow's own debugger beside it")
+    parser.add_argument(
+        "--public", action="store_true", help="wrapper sessions instead of the observer alone"
+    )
+    parser.add_argument("--check", action="store_true", help="completeness and bits, after the figures")
     parser.add_argument("--memory", type=int, default=0, metavar="RUNS")
     return parser.parse_args(list(arguments))
 
@@ -213,6 +326,9 @@ def main() -> None:
         calls: dict[str, Callable[[], Any]] = {
             name: lambda w=watch: watched(w) for name, watch in watches.items()
         }
+        if options.public:
+            calls = {name: each for name, each in calls.items() if name.startswith("plain")}
+            calls.update(make_public(context, stack))
         if options.peers and context is not None:
             calls.update(make_peers(context, stack))
         if options.only:
@@ -221,12 +337,14 @@ def main() -> None:
         for name, each in calls.items():
             for _ in range(WARM_UP_CALLS):
                 seen = each()
-            if watches.get(name) is not None:
+            if watches.get(name) is not None and not options.public:
                 print(f"{name}: {sum(len(block.rows) for block in seen.blocks)} records", file=sys.stderr)
             del seen
         show(measure(calls, options.rounds))
         if options.memory:
-            show_memory(calls["health"], options.memory)
+            show_memory(calls["wrapper, health" if options.public else "health"], options.memory)
+        if options.check:
+            check(context)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tensortap import errors as errors
     from tensortap import tensorflow as tensorflow
     from tensortap import torch as torch
+    from tensortap.check_hook import CheckHook
     from tensortap.commands.ray_workers import ray_runtime_env
     from tensortap.debug.dumping import DumpingDebugWrapperSession
     from tensortap.debug.grpc import GrpcDebugWrapperSession, TensorBoardDebugWrapperSession
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget",
+    "CheckHook",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "ChiefSessionCreator",
@@ -116,6 +118,7 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
+    "tensortap.check_hook": "CheckHook",
     "tensortap.commands.ray_workers": "ray_runtime_env",
     "tensortap.debug.dumping": "DumpingDebugWrapperSession",
     "tensortap.debug.grpc": "GrpcDebugWrapperSession TensorBoardDebugWrapperSession",

@@ -226,7 +226,8 @@ def done_in_one(tf):
     shares = tf.sigmoid(dense(tf, placeholder(tf, None, 3), 2) * 1000.0) - 1.0
     logs = tf.math.log(shares)  # here
     loss = tf.reduce_mean(-logs, name="loss")
-    return Program([loss], ({"x": ones(4, 3)},))
+    counted = weight(tf, "counted", 0.0)
+    return Program([loss, tf.compat.v1.assign_add(counted, 1.0)], ({"x": ones(4, 3)},))
 
 
 # --- gradients -------------------------------------------------------------------------------------

@@ -938,3 +938,57 @@ def test_printing_a_tensor_is_no_part_of_the_program(capsys):
         "gt_1",
     ]
     assert "tensor(" in capsys.readouterr().out
+
+
+# --- the kernel in the place of PyTorch's own -----------------------------------------------------------
+
+
+def included_keys():
+    return str(torch._C._dispatch_tls_local_include_set())
+
+
+def test_the_dispatch_key_is_on_in_runs_only():
+    before, during = included_keys(), []
+    with tt.torch.Session(lambda: during.append(included_keys())) as session:
+        session.run(None, options=WATCH)
+        assert session.faults == 0
+    assert during != [before]
+    assert included_keys() == before
+
+
+def test_operators_that_are_dispatched_in_python_go_past_it():
+    def step():
+        chosen = torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (torch.ones(2),))
+        return {"chosen": chosen}
+
+    with tt.torch.Session(step) as session:
+        assert np.allclose(session.run("chosen", options=WATCH), np.sin(1.0))
+        assert "sin" in names_of(session)
+
+
+def test_a_session_inside_of_an_operator_sees_its_own():
+    inner_names = []
+
+    @torch.library.custom_op("tensortap_tests::runs_a_session", mutates_args=())
+    def runs_a_session(x: torch.Tensor) -> torch.Tensor:
+        with tt.torch.Session(lambda: {"y": x.exp().neg()}) as inner:
+            inner_names.extend(names_of(inner))
+        return x + 1
+
+    with tt.torch.Session(lambda: {"z": runs_a_session(torch.zeros(2)).mul(3)}) as outer:
+        names = names_of(outer)
+    assert [name for name in inner_names if "/" not in name] == ["exp", "neg"]
+    assert "runs_a_session" in names and "mul" in names and "exp" not in names
+
+
+def test_the_profiler_of_the_program_sees_the_same_operators():
+    def operators_of(call):
+        with torch.profiler.profile() as profile:
+            call()
+        return Counter(event.name for event in profile.events() if event.name.startswith("aten::"))
+
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with tt.torch.Session(lambda: {"loss": model(x).sum()}, modules={"model": model}) as session:
+        session.run(None, options=WATCH)
+        alone = operators_of(lambda: model(x).sum())
+        assert alone <= operators_of(lambda: session.run(None, options=WATCH))

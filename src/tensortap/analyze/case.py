@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.operands import operand
+from tensortap.analyze.steps_in_one import first_bad_step
 from tensortap.analyze.vocabulary import vocabulary_of
 from tensortap.analyze.vocabulary.canonical import LOADS, Operation
 from tensortap.records import Node
@@ -56,22 +58,36 @@ class Case:
         self._vocabulary = vocabulary_of(
             self.node.op_type, "" if facts is None else facts.circumstances.engine
         )
-        step = self._vocabulary.first_step(self.node.op_type, self.node.attributes)
-        self.operation: Operation = self._vocabulary.operation(step or self.node.op_type)
-        self.op, self.word = self.operation.name, self.operation.word
-        self.out = finding.health
-        if step is not None and self.out.infinities:
-            # What came after may have changed their sign.
-            self.out = self.out._replace(neg_inf=self.out.infinities, pos_inf=self.out.infinities)
         self.inputs = finding.inputs
         self._facts = facts
         self._moment = None if facts is None else facts.bad_moment(self.node)
-        self._by_name = {each.tensor: each for each in finding.inputs}
         self.arguments = list(self.node.inputs)
+        self._between: npt.NDArray[Any] | None = None
+        steps = self._vocabulary.steps(self.node.op_type, self.node.attributes)
+        step = self._enter_step(steps) if steps else self.node.op_type
+        self.operation: Operation = self._vocabulary.operation(step)
+        self.op, self.word = self.operation.name, self.operation.word
+        self.out = finding.health
+        if steps and self.out.infinities:
+            # What came after may have changed their sign.
+            self.out = self.out._replace(neg_inf=self.out.infinities, pos_inf=self.out.infinities)
+        self._by_name = {each.tensor: each for each in self.inputs}
         if self.operation.is_over_lists:
             # One tensor of every list.
             group = group_size(self.node, self.operation)
             self.arguments = self.arguments[finding.slot % group :: group]
+
+    def _enter_step(self, steps: Sequence[str]) -> str:
+        """The step that made the bad value, of several that are executed in one; what it was given is the input."""
+        value = self.value(0)
+        found = None if value is None else first_bad_step(steps, value)
+        if found is None or not found.place:
+            return steps[0]
+        before = " and ".join(self._vocabulary.word_of(step) for step in steps[: found.place])
+        name = f"{before} of {self.arguments[0]}"
+        self.arguments, self._between = [name], found.given
+        self.inputs = (InputHealth(name, Health.of_value(found.given), "good", None),)
+        return steps[found.place]
 
     @property
     def loaded(self) -> list[tuple[str, Health]]:
@@ -264,6 +280,8 @@ class Case:
 
     def value(self, place: int) -> npt.NDArray[Any] | None:
         """The value of an input, if it was recorded."""
+        if self._between is not None:
+            return self._between
         if self._facts is None or place >= len(self.arguments):
             return None
         value = self._facts.value_at(self.arguments[place], self._moment)
@@ -276,6 +294,11 @@ class Case:
             if each.health is not None and each.health.is_bad:
                 return f"It was execution {number} of {len(executions)} in this run, as in a loop."
         return None
+
+    def done_in_one(self) -> str | None:
+        """A sentence about the operations of the program that the runtime has made one of."""
+        fused = self.node.attributes.get("fused")
+        return f"Executed in one: {', '.join(fused)}." if isinstance(fused, list) and fused else None
 
     def where(self) -> tuple[tuple[int, ...], Any] | None:
         """The first bad element of the output and its value, if that was recorded."""

@@ -45,6 +45,7 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
 
 def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:
     sentences = (
+        case.done_in_one(),
         case.which_execution(),
         case.first_element() if elementwise else _plain_element(case),
         case.only_sample(),

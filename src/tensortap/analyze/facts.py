@@ -15,7 +15,7 @@ from tensortap.analyze.run_facts import RunFacts
 from tensortap.errors import DamagedValueError
 from tensortap.phases import module_of, phase_of
 from tensortap.pill import HASH_OP, NAN_COUNT_OP, PILL_BYTES, PILL_OP
-from tensortap.records import Frame, Node, RunInfo
+from tensortap.records import Frame, Node, RunInfo, split_tensor_name
 from tensortap.store.layout import parse_run_name
 
 if TYPE_CHECKING:
@@ -87,9 +87,16 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         found = None if load is None else load()
         return found if isinstance(found, np.ndarray) and found.ndim == 2 else None
 
+    nodes = _nodes_of(dump)
+    if any(len(each) > 1 for each in executions.values()):
+        # What carries values around a loop was kept for one of its rounds: that says nothing of all others.
+        for tensor in kept.keys() - executions.keys():
+            node = nodes.get(split_tensor_name(tensor)[0])
+            if node is not None and node.is_view:
+                del healths[tensor], times[tensor]
     facts = RunFacts(
         _info_of(dump),
-        _nodes_of(dump),
+        nodes,
         healths,
         times=times,
         values=value,
@@ -97,13 +104,28 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         places=places_of,
         hashes=hash_of,
         source_lines=_SourceLines(dump),
-        executions={tensor: each for tensor, each in (executions | kept).items() if len(each) > 1},
+        executions={
+            tensor: each
+            for tensor in executions | kept
+            if len(each := _joined(executions.get(tensor, []), kept.get(tensor, []))) > 1
+        },
         is_muted=bool(dump.counts.get("muted")),
         name=dump.dump_root.name,
         notices=notices,
     )
     facts.circumstances = getattr(dump.source, "circumstances", facts.circumstances)
     return facts
+
+
+def _joined(summarised: list[Execution], kept: list[Execution]) -> list[Execution]:
+    """All executions of a tensor: those whose values were kept, which may be few, among those that were summarised."""
+    if len(kept) >= len(summarised):
+        return kept
+    for each in kept:
+        before = [other for other in summarised if other.time <= each.time]
+        if before:
+            before[-1].value = each.value
+    return summarised
 
 
 def _array(load: Callable[[], Any]) -> Any:

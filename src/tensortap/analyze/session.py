@@ -358,7 +358,7 @@ def _bad_later(session: SessionDir, first: Finding) -> tuple[int, ...]:
     history = session.history(first.tensor)
     bad = bad_rows(history)
     later = history["run"][bad & (history["task"] == first.rank) & (history["run"] > first.run)]
-    return tuple(int(run) for run in later)
+    return tuple(dict.fromkeys(int(run) for run in later))  # once, however often a loop has made it in a run
 
 
 def _bad_since(session: SessionDir, first: Finding) -> int:

@@ -203,7 +203,10 @@ class Verdicts:
         nearest = self.facts.nearest(tensor)
         found = [each for each in nearest.tensors if self.verdicts.get(each) == BAD]
         if any(not self.facts.was_good_before(each, node) for each in found):
-            return PARTLY
+            carried = self.facts.health_carried(
+                tensor, self.facts.bad_moment(node), self.facts.outputs_of(node)
+            )
+            return BAD if carried is not None and carried.is_bad else PARTLY
         return GOOD if nearest.is_carried else UNKNOWN
 
     def _status(self, tensor: str) -> str:
@@ -260,7 +263,13 @@ class Verdicts:
             if tensor not in named:
                 _, whole = self.facts.behind(tensor)
                 health = self.facts.health_given(tensor, node)
-                named[tensor] = InputHealth(tensor, health, self.input_status(node, place), whole)
+                status = self.input_status(node, place)
+                read = self.facts.reads.get(self.facts.variable_of(tensor) or "")
+                if status == UNKNOWN and health is None and read is not None:
+                    # The handle of a variable has no value; what the run has read of it is what is written to.
+                    named[tensor] = InputHealth(read, self.facts.health(read), self._status(read), None)
+                else:
+                    named[tensor] = InputHealth(tensor, health, status, whole)
         return tuple(named.values())
 
     def _writers(self, node: Node) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands.common import (
@@ -18,12 +19,14 @@ from tensortap.commands.common import (
 from tensortap.records.task import task_name
 
 if TYPE_CHECKING:
+    from tensortap.analyze.checks import CheckFinding
     from tensortap.analyze.overview import Overview
 
 HELP = "show the health of every run, or of every tensor of one; also while it grows"
 DESCRIPTION = """Show how training is doing: bad tensors, loss, norm of gradients and
 parameters, largest value, run by run.
 
+What is silently wrong (tensortap check) is told below the runs.
 Ranks that did not finish, and processes that were not watched, are told below.
 With --run, or on a run directory, the health of its tensors is listed.
 --follow waits for more runs until Ctrl-C.
@@ -84,10 +87,12 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
         if (row := _overview(ref)) is not None and options.task in (None, row.rank)
     ]
     coverage = session.coverage()
+    findings = _findings(session, options.task)
     if options.json:
         print_json(
             {
                 "runs": [each.as_dict() for each in rows],
+                "findings": [each.as_dict() for each in findings],
                 "coverage": coverage.as_dict(),
                 "notices": session.notices,
             }
@@ -96,10 +101,28 @@ def _runs(session: Any, options: argparse.Namespace) -> int:
         _heading()
         for row in rows:
             _line(row, len({each.rank for each in rows}) > 1)
+        _list(findings)
         unread = session.not_looked_at()
         said = [f"{not_looked_at(unread)}."] if unread else []
         say([*coverage.sentences, *coverage.remarks, *said, *session.notices])
     return 0
+
+
+def _findings(session: Any, task: int | None) -> list[CheckFinding]:
+    """What is silently wrong, as far as it is told."""
+    from tensortap.analyze.accepted import accepted_near
+    from tensortap.analyze.checks import check_session, told
+
+    return told(check_session(session, accept=accepted_near(Path.cwd()), task=task))
+
+
+def _list(findings: list[CheckFinding]) -> None:
+    from tensortap.report.check import spoken
+
+    if findings:
+        print()
+    for finding in findings:
+        print(f"{'wrong' if finding.is_sure else 'likely wrong'}: {spoken(finding)}")
 
 
 def _overview(ref: Any) -> Overview | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tensortap.errors import UsageError
@@ -26,6 +27,13 @@ def validate_dump(data: Sequence[DebugTensorDatum], graph: DebugGraph) -> None:
             raise UsageError(
                 f"Node name {datum.node_name!r} is not found in partition graphs of device {graph.device}."
             )
+    # By the debug op that says most: values that are kept around a bad one are few, and recorded when it is found.
+    counts = Counter(datum.debug_op for datum in data)
+    for debug_op, _ in counts.most_common(1):
+        _validate_order([datum for datum in data if datum.debug_op == debug_op], graph)
+
+
+def _validate_order(data: Sequence[DebugTensorDatum], graph: DebugGraph) -> None:
     watched = {(datum.node_name, datum.output_slot) for datum in data}
     pending = _pending_inputs(graph, watched)
     start = 0

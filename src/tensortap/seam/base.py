@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from tensortap.records import Device
+from tensortap.records import Device, Update
 from tensortap.seam.graph import Graph
 from tensortap.seam.options import RunMetadata, RunOptions
 
 __all__ = [
+    "Collector",
     "Engine",
     "Follower",
     "Guard",
@@ -25,6 +26,7 @@ __all__ = [
     "NonFinite",
     "Session",
     "StatefulSession",
+    "UpdatingSession",
     "default_session",
     "engine_session_of",
     "get_default_session",
@@ -116,6 +118,21 @@ class StatefulSession(Protocol):
 
     def non_finite_state(self) -> Iterable[NonFinite]:
         """The parts of the state that hold NaN or infinities, which savers ask for before they write."""
+
+
+class Collector(Protocol):
+    """Looks at updates until it is closed."""
+
+    def close(self) -> None:
+        """Look at nothing more; harmless when called again."""
+
+
+@runtime_checkable
+class UpdatingSession(Protocol):
+    """A session that can tell what optimizers do to parameters, for checks."""
+
+    def collect_updates(self, write: Callable[[Update], None]) -> Collector:
+        """Have `write` called with the updates that are looked at from now on: the first, then ever fewer."""
 
 
 class Guard(Protocol):

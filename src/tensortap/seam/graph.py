@@ -294,8 +294,8 @@ class Graph:
         forms = self._forms.get(node.name)
         if forms is None:
             forms = self._forms[node.name] = deque([known], maxlen=_FORMS_REMEMBERED)
-        for form in forms:
-            if form == settled:  # engines build such nodes anew, now and then
+        for form in forms:  # engines build such nodes anew, now and then
+            if form.inputs == settled.inputs and form == settled:
                 return form, False
         forms.append(settled)
         return settled, True
@@ -386,20 +386,36 @@ class Graph:
 
 
 _FEW = 1000
-_PARTS_THAT_STAY = ("inputs", "control_inputs", "op_type", "device", "stack", "forward", "is_view")
 
 
 def _merged(known: Node, new: Node) -> Node:
     """The newest definition of a node, without what differs from what is known; its very parts, where nothing does."""
+    if (
+        known.outputs is new.outputs and known.attributes is new.attributes
+    ):  # an engine has put it to other inputs
+        return known if _stays(known, new) else new
     if len(known.outputs) != len(new.outputs):
         return new
     specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, new.outputs, strict=True))
     attributes = merged_attributes(known.attributes, new.attributes)
     if specs == known.outputs and attributes == known.attributes:
-        if all(getattr(known, part) == getattr(new, part) for part in _PARTS_THAT_STAY):
+        if _stays(known, new):
             return known
         specs, attributes = known.outputs, known.attributes
     return replace(new, outputs=specs, attributes=attributes)
+
+
+def _stays(known: Node, new: Node) -> bool:
+    """Whether a node is as it was, but for outputs and attributes. The parts that change most often come first."""
+    return (
+        known.inputs == new.inputs
+        and known.control_inputs == new.control_inputs
+        and known.stack == new.stack
+        and known.op_type == new.op_type
+        and known.device == new.device
+        and known.forward == new.forward
+        and known.is_view == new.is_view
+    )
 
 
 VARIES = "(varies)"

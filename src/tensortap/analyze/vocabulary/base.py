@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,9 +74,9 @@ class Vocabulary:
         """Whether a call was given a tensor to put its result into, whatever that held."""
         return False
 
-    def first_step(self, op_type: str, attributes: Mapping[str, Any]) -> str | None:
-        """The op type that is executed first by an operation that does several in one; None for others."""
-        return None
+    def steps(self, op_type: str, attributes: Mapping[str, Any]) -> Sequence[str]:
+        """The op types that are executed, one after the other, by an operation that does several in one."""
+        return ()
 
     def _operation(self, op_type: str) -> Operation:
         word = self.word_of(op_type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensortap.analyze.vocabulary.base import Vocabulary
@@ -33,10 +33,10 @@ class _TensorFlow(Vocabulary):
         name = _RESOURCE.sub("", _KERNEL.sub("", op_type)).lower()
         return name if name in self.aliases or name in self.canonical else _VERSION.sub("", name)
 
-    def first_step(self, op_type: str, attributes: Mapping[str, Any]) -> str | None:
-        """The first of the functions of one tensor that the runtime executes in one."""
+    def steps(self, op_type: str, attributes: Mapping[str, Any]) -> Sequence[str]:
+        """The functions of one tensor that the runtime executes in one."""
         steps = attributes.get("op_names") if op_type == "_UnaryOpsComposition" else None
-        return steps[0] if isinstance(steps, list) and steps else None
+        return steps if isinstance(steps, list) else ()
 
     def is_in_place(self, op_type: str) -> bool:
         """Whether the name says that an operation changes the variable that it is given first."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tensortap.engines.tensorflow.fused import Fused, is_fused
 from tensortap.engines.tensorflow.graph import TensorFlowGraph
 from tensortap.engines.tensorflow.observer.interface import ExecutedGraph, ExecutedNode
 from tensortap.records import Node, TensorSpec
@@ -77,10 +78,10 @@ class Origins:
         """The body of a function that a name leads into, how it is called, and the rest of the name."""
         match = _BRANCH.match(name)
         if match is not None:
-            caller = _operation(tf_graph, match[1])
+            caller = _operation(tf_graph, match[1]) or _operation(tf_graph, _RENUMBERED.sub("", match[1]))
             body = None if caller is None else self._called(caller, _ATTRIBUTES[match[2]])
             if body is not None:
-                return body, f"{match[1]}/{match[2]}/", match[3]
+                return body, f"{caller.name}/{match[2]}/", match[3]
         place = name.find("/")
         while place >= 0:
             caller = _operation(tf_graph, name[:place])
@@ -119,10 +120,21 @@ class KnownGraph:
         self._executed = executed
         origins = Origins(graph)
         body, prefix = graph.body_of(executed)
-        found = [origins.find(each.name, body, prefix) for each in executed.nodes]
+        found = [
+            (graph.argument(each.name, body, prefix) if each.op == "_Arg" and body is not None else None)
+            or origins.find(each.name, body, prefix)
+            for each in executed.nodes
+        ]
         self._names = _names(executed, found, body is not None)
         self._taps = {f"^{each.name}" for each in executed.nodes if each.op == _TAP}
         self._returning = {each.name for each in executed.nodes if each.op.endswith("NextIteration")}
+        self._known_as: dict[int | str, str] = {
+            key: self._names[each.name]
+            for each, origin in zip(executed.nodes, found, strict=True)
+            if origin is not None
+            for key in (origin[0].name, id(origin[0]))
+        }
+        self._fused = Fused(executed, [None if origin is None else origin[0] for origin in found])
         self.nodes: list[Node | None] = []
         for each, origin in zip(executed.nodes, found, strict=True):
             without = each.op in _WITHOUT_VALUE or (origin is None and not each.dtypes)
@@ -168,7 +180,8 @@ class KnownGraph:
         ]
         further = each.written
         return replace(
-            node,
+            self._fused.told(node, op, each),
+            forward=self._forward_of(op, node),
             name=self._names[each.name],
             op_type=op_type,
             inputs=inputs,
@@ -178,6 +191,13 @@ class KnownGraph:
             is_view=op_type in _PLUMBING,
             writes=(*(-1 for _ in outputs), *written[: len(further)]) if further else (),
         )
+
+    def _forward_of(self, op: Any, node: Node) -> str | None:
+        """What the op whose gradient it is a part of is known as; it may be in the body of another function."""
+        if node.forward is None:
+            return None
+        forward = getattr(op, "_original_op", None) or _operation(op.graph, node.forward)
+        return self._known_as.get(id(forward)) or self._known_as.get(node.forward) or node.forward
 
     def _tensor(self, name: str) -> str:
         node, _, slot = name.rpartition(":")
@@ -264,7 +284,7 @@ def missing_reason(graph: TensorFlowGraph, name: str, known: Iterable[KnownGraph
             kind = executed[user.name].op
             if kind == "Const" and user.type != "Const":
                 return f"it was folded into the constant {user.name!r}"
-            if kind != user.type and ("Fused" in kind or "Composition" in kind):
+            if kind != user.type and is_fused(kind):
                 return f"it was fused into {user.name!r} ({_plain_type(kind)})"
             return f"TensorFlow's optimiser removed it; {user.name!r} was computed without it"
     return "nothing that was fetched needs it, so it was pruned"

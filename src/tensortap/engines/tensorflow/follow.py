@@ -20,8 +20,10 @@ from tensorflow.python.client.session import BaseSession
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from tensortap.engines.tensorflow.functions import Functions
+from tensortap.engines.tensorflow.guarded_runs import GuardedRuns
 from tensortap.engines.tensorflow.hosting import HostedRun
 from tensortap.engines.tensorflow.session import session_of
+from tensortap.engines.tensorflow.tapes import follow_tapes
 from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
 from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.seam.structure import leaves
@@ -51,14 +53,14 @@ class Follower:
         self._thread = threading.local()
         self._given_up = False
         self._effects: dict[tuple[int, ...], bool] = {}
+        self._guarded = GuardedRuns(watch)
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._compiled_told = False
+        self._leave_tapes: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Learn of runs and calls from now on."""
-        if self._watch.budget is not None:
-            log.warning("A budget of time is not kept for TensorFlow: every run is watched.")
         follower = self
         run: Any = BaseSession.run
         call: Any = polymorphic_function.Function.__call__
@@ -69,12 +71,19 @@ class Follower:
         ) -> Any:
             if not follower._is_wanted(lambda: follower._has_effects(session, fetches)):
                 return run(session, fetches, feed_dict, options, run_metadata)
+            if not follower._guarded.watches_next():
+                ours = session_of(session)
+                return follower._unwatched(
+                    ours, lambda merged: run(session, fetches, feed_dict, merged, run_metadata), options
+                )
             return follower._session_run(run, session, fetches, feed_dict, options, run_metadata)
 
         @functools.wraps(call)
         def followed_call(function: Any, *args: Any, **kwargs: Any) -> Any:
             if not follower._is_wanted(lambda: follower._may_train(function)):
                 return call(function, *args, **kwargs)
+            if function in follower._trains and not follower._guarded.watches_next():
+                return follower._unwatched(follower._functions, lambda _: call(function, *args, **kwargs))
             return follower._function_call(functools.partial(call, function), function, args, kwargs)
 
         self._replaced = [
@@ -83,6 +92,7 @@ class Follower:
         ]
         for owner, name, ours, _ in self._replaced:
             setattr(owner, name, ours)
+        self._leave_tapes = follow_tapes()
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
@@ -90,6 +100,8 @@ class Follower:
         for owner, name, ours, theirs in self._replaced:
             if getattr(owner, name) is ours:
                 setattr(owner, name, theirs)
+        leave, self._leave_tapes = self._leave_tapes, lambda: None
+        leave()
 
     # --- what is a run -----------------------------------------------------------------------------
 
@@ -182,6 +194,7 @@ class Follower:
         hosted.context.succeeded()
         hosted.context.session.count_run()
         self._watch.seen.steps += 1
+        self._guarded.was_watched()
 
     def _function_call(self, call: Callable[..., Any], function: Any, args: Any, kwargs: Any) -> Any:
         self._thread.busy = True
@@ -230,6 +243,19 @@ class Follower:
         metadata = RunMetadata(nodes=run.nodes)
         for hook in self._watch.hooks:
             hook.after_run(context, SessionRunValues(before, RunOptions(), metadata))
+        self._guarded.was_watched()
+
+    def _unwatched(self, owner: Any, execute: Callable[[Any], Any], options: Any = None) -> Any:
+        """A run that the budget has no time for; it is guarded."""
+        self._thread.busy = True
+        try:
+            result = self._guarded.run(owner, execute, options, self._give_up)
+        finally:
+            self._thread.busy = False
+        if owner is not self._functions or self._functions.graph.trains:
+            self._watch.seen.steps += 1
+        self._stop_if_bad()
+        return result
 
     def _stop_if_bad(self) -> None:
         """End the program if that is wanted and there is reason to."""

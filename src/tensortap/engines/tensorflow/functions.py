@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
+from tensortap.engines.tensorflow.arguments import Arguments, VariableNames
 from tensortap.engines.tensorflow.graph import TensorFlowGraph
 from tensortap.engines.tensorflow.run import Watchable
 from tensortap.errors import UnknownTensorError
+from tensortap.records import Node
+from tensortap.seam.base import NonFinite
 from tensortap.seam.graph import GLOBAL_STEP
 
 __all__ = ["FunctionGraph", "Functions"]
@@ -29,6 +34,7 @@ class FunctionGraph(TensorFlowGraph):
     def __init__(self) -> None:
         self._bodies: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._titles: dict[str, str] = {}
+        self._variable_names = VariableNames()
         self.called: list[str] = []
         """What the function that is being called has been traced to."""
         self.trains = False
@@ -40,17 +46,19 @@ class FunctionGraph(TensorFlowGraph):
         writes = self.trains = False
         self.called = []
         for concrete in function._list_all_concrete_functions():
-            name = concrete.function_def.signature.name
+            definition = concrete.function_def
+            name = definition.signature.name
             self.called.append(name)
-            writes |= self._add_body(concrete.graph, name)
+            writes |= self._add_body(concrete.graph, name, definition)
         return writes
 
-    def _add_body(self, body: Any, name: str) -> bool:
+    def _add_body(self, body: Any, name: str, definition: Any) -> bool:
         known = self._bodies.get(name)
         if known is not None and known is body:
             self.trains |= body._tensortap_facts[1]
             return bool(body._tensortap_facts[0])
         self._bodies[name] = body
+        body._tensortap_arguments = Arguments(body, definition.signature, self._variable_names)
         ops = body.get_operations()
         writes = any(_WRITES.match(op.type) for op in ops)
         trains = any("gradient_tape/" in op.name or "Apply" in op.type for op in ops)
@@ -58,7 +66,7 @@ class FunctionGraph(TensorFlowGraph):
             inner: Any = getattr(atomic, "graph", None)
             if inner is not None:
                 name = nested if isinstance(nested, str) else nested.decode()
-                writes |= self._add_body(inner, name)
+                writes |= self._add_body(inner, name, atomic.cached_definition)
                 trains |= inner._tensortap_facts[1]
         body._tensortap_facts = writes, trains
         self.trains |= writes and trains
@@ -78,6 +86,18 @@ class FunctionGraph(TensorFlowGraph):
             name = max(bodies, key=lambda each: self._common(each, names), default="")
         title = self._title_of(name)
         return self._bodies.get(name) or tf.Graph(), f"{title}/" if title else ""
+
+    def argument(self, name: str, body: Any, prefix: str) -> tuple[Any, Node, str] | None:
+        """What an argument of a function is known by: a variable by its name, others as the function calls them."""
+        arguments = getattr(body, "_tensortap_arguments", None)
+        found = None if arguments is None else arguments.find(name)
+        if found is None:
+            return None
+        op, variable = found
+        node = self.node_of(op, body)
+        if variable is None:
+            return op, node, prefix + op.name
+        return op, replace(node, op_type="VarHandleOp", phase="parameter", stack=()), variable
 
     def _common(self, body: str, names: set[str]) -> int:
         return sum(op.name in names for op in self._bodies[body].get_operations())
@@ -100,6 +120,14 @@ class Functions(Watchable):
         super().__init__()
         self.graph: FunctionGraph = FunctionGraph()
         self.global_step = 0
+
+    def count_run(self) -> None:
+        """A call is over; it was a step if it trains."""
+        self.global_step += self.graph.trains
+
+    def non_finite_state(self) -> Iterable[NonFinite]:
+        """Nothing: without taps nobody knows which variables a function writes to."""
+        return ()
 
     def run(self, fetches: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Read the step; nothing else can be run, calls are the program's."""

@@ -120,6 +120,10 @@ class TensorFlowGraph(Graph):
             return None, ""
         return self.function(executed.function) or tf.Graph(), f"{executed.function}/"
 
+    def argument(self, name: str, body: Any, prefix: str) -> tuple[Any, Node, str] | None:
+        """What the argument of a function is known by; a session's graph has none."""
+        return None
+
     def node_of(self, op: Any, tf_graph: Any) -> Node:
         """The node of an op, which may be in the body of a function."""
         if tf_graph is self.tf_graph:

@@ -72,6 +72,7 @@ class HostedRun:
         self._watched: list[WatchedRun] = []  # one for each hook that watches
         self._session = session
         self._step: int | None = None
+        self._is_guarded = False
 
     @property
     def step(self) -> int:
@@ -108,6 +109,19 @@ class HostedRun:
         self._watched.append(run)
         run.open()
         return run.merged_into(message)
+
+    def guarded(self, args: Any) -> Any:
+        """What a hook adds to the run, and what makes it a guarded one if a hook has asked for that."""
+        if self._is_guarded:
+            return args
+        options = self._session.with_guard(None)
+        if options is None:
+            return args
+        self._is_guarded = True
+        if args is None:
+            return _v1.train.SessionRunArgs(None, None, options)
+        merged = self._session.with_guard(args.options)
+        return args._replace(options=merged)
 
     def finish(self, error: BaseException | None, native: Any = None) -> None:
         """The run is over."""
@@ -165,7 +179,7 @@ class _Stay:
             self._run = HostedRun(self.session, theirs)
         self.hooks.setdefault(id(hook), hook)
         args = method(hook, self._run.context)
-        return None if args is None else self._run.ask(hook, args)
+        return self._run.guarded(None if args is None else self._run.ask(hook, args))
 
     def after_run(self, hook: Any, method: Callable[..., Any], theirs: Any, values: Any) -> None:
         """Tell a hook what became of it."""

@@ -12,7 +12,7 @@ from tensortap.dtypes import DTYPE_NAMES
 from tensortap.engines.tensorflow.lines import stack_of
 from tensortap.records import Node, TensorSpec
 
-__all__ = ["NodeMaker", "dtype_name", "is_variable_op"]
+__all__ = ["NodeMaker", "attributes_of", "dtype_name", "is_variable_op"]
 
 _VARIABLES = frozenset(["VarHandleOp", "VariableV2", "Variable", "_VarHandlesOp", "TemporaryVariable"])
 _INPUTS = frozenset(
@@ -20,6 +20,8 @@ _INPUTS = frozenset(
 )
 _GRADIENTS = re.compile(r"(?:^|/)(?:gradients(?:_\d+)?|gradient_tape)/")
 _UPDATE = re.compile(r"^(?:Resource)?(?:Sparse)?Apply[A-Z]")
+_ASSIGNMENT = re.compile(r"^Assign(?:Add|Sub)?VariableOp$")
+_FARTHEST = 100  # ops between an update and the gradient that it is made of
 _LARGEST_CONSTANT = 64  # bytes of a constant that is told with its node
 
 
@@ -75,7 +77,7 @@ class NodeMaker:
             tuple(each.name for each in op.control_inputs),
             tuple(_spec_of(each) for each in op.outputs),
             op.device,
-            _attributes_of(op),
+            attributes_of(op.node_def),
             stack_of(op if forward is None else forward),
             None if forward is None else forward.name,
             phase=phase,
@@ -122,11 +124,30 @@ class NodeMaker:
 
 
 def _optimizer_scopes(op: Any) -> list[str]:
-    """The scope of an optimizer, found at its updates: `Adam/` of `Adam/update_model/weight/ResourceApplyAdam`."""
-    if not _UPDATE.match(op.type):
-        return []
-    scope, found, _ = op.name.partition("/update_")
-    return [scope + "/"] if found else []
+    """The scope of an optimizer, found at its updates: `Adam/` of `Adam/update_model/weight/ResourceApplyAdam`.
+
+    Those of Keras write to variables by ordinary ops, made of gradients: `adam/` of `adam/AssignSubVariableOp_3`.
+    """
+    if _UPDATE.match(op.type):
+        scope, found, _ = op.name.partition("/update_")
+        return [scope + "/"] if found else []
+    if _ASSIGNMENT.match(op.type):
+        scope, found, _ = op.name.partition("/")
+        return [scope + "/" if found else op.name + "/"] if _is_made_of_gradients(op) else []
+    return []
+
+
+def _is_made_of_gradients(op: Any) -> bool:
+    waiting, seen = [op], {op.name}
+    while waiting and len(seen) < _FARTHEST:
+        for tensor in waiting.pop(0).inputs:
+            before = tensor.op
+            if _GRADIENTS.search(before.name):
+                return True
+            if before.name not in seen:
+                seen.add(before.name)
+                waiting.append(before)
+    return False
 
 
 def _spec_of(tensor: Any) -> TensorSpec:
@@ -137,9 +158,10 @@ def _spec_of(tensor: Any) -> TensorSpec:
     return TensorSpec(dtype_name(tensor.dtype), shape)
 
 
-def _attributes_of(op: Any) -> dict[str, Any]:
+def attributes_of(node_def: Any) -> dict[str, Any]:
+    """The arguments of an op, as far as they can be told in plain words and numbers."""
     found = {}
-    for key, value in op.node_def.attr.items():
+    for key, value in node_def.attr.items():
         if key.startswith("_"):
             continue
         read = _attribute(value)

@@ -6,19 +6,27 @@ asked in `before_run` and told in `after_run`; each that watches has a `WatchedR
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from tensortap.engines.tensorflow.executed import missing_reason
 from tensortap.engines.tensorflow.graph import TensorFlowGraph
+from tensortap.engines.tensorflow.guard import GuardWatch, SessionGuard
 from tensortap.engines.tensorflow.request import described
 from tensortap.engines.tensorflow.watching import PlanWatch, show_to_taps
+from tensortap.ops.view import TensorView
 from tensortap.records import Circumstances, Node, RunInfo
 from tensortap.seam.options import RunOptions
+from tensortap.sink.base import notices
 from tensortap.watch.plan import WatchPlan, plan_watches
 
 if TYPE_CHECKING:
@@ -43,7 +51,7 @@ class Watches:
     def __init__(self, session: Watchable) -> None:
         self._session = session
         self._lock = threading.Lock()
-        self._kept: dict[tuple[int, int, bool], tuple[WatchPlan | None, PlanWatch]] = {}
+        self._kept: dict[tuple[int, int, bool, frozenset[str]], tuple[WatchPlan | None, PlanWatch]] = {}
         self._observer: Observer | None = None
 
     @property
@@ -55,16 +63,24 @@ class Watches:
             self._observer = make_observer()
         return self._observer
 
-    def of(self, options: RunOptions) -> PlanWatch:
-        """The watch for what a run is watched for."""
+    def of(self, options: RunOptions, breakpoints: frozenset[str]) -> PlanWatch:
+        """The watch for what a run is watched for, and where it stops."""
+        if breakpoints and not self.observer.stops:
+            breakpoints = frozenset()
+            notices.warn(
+                "no stops",
+                "A debug server has set breakpoints, and the portable observer of TensorFlow cannot stop there.",
+            )
         watches = options.debug_options.debug_tensor_watch_opts
         plan = plan_watches(watches)[0] if watches else None
         keep_bad = options.debug_options.keep_bad
-        key = (id(plan), keep_bad, bool(options.taps))
+        key = (id(plan), keep_bad, bool(options.taps), breakpoints)
         with self._lock:
             known = self._kept.pop(key, None)
             if known is None:
-                made = PlanWatch(self._session.graph, self.observer, plan, keep_bad, bool(options.taps))
+                made = PlanWatch(
+                    self._session.graph, self.observer, plan, keep_bad, bool(options.taps), breakpoints
+                )
                 known = plan, made
             self._kept[key] = known  # the latest at the end
             if len(self._kept) > _WATCHES_KEPT:
@@ -98,6 +114,9 @@ class Watchable:
         self.watches = Watches(self)
         self.circumstances = Circumstances()
         self.faults = 0
+        self.known_bad: set[str] = set()
+        """What was bad in runs that were watched: no news to a guard."""
+        self._guarding = threading.local()
 
     def begin_watched(self, fetches: Any, feed_keys: Sequence[str], options: RunOptions) -> WatchedRun:
         """Prepare for a run that is watched, which must be finished however it ends."""
@@ -114,6 +133,29 @@ class Watchable:
             output_names=described(fetches),
         )
         return WatchedRun(self, info, options)
+
+    @functools.cached_property
+    def guard_watch(self) -> GuardWatch:
+        """The taps of runs that are only guarded."""
+        return GuardWatch(self)
+
+    def guarded_by(self, armed: Armed | None) -> None:
+        """The next run of this thread is guarded; None for no more."""
+        self._guarding.armed = armed
+
+    def guard(self) -> SessionGuard:
+        """Looks at what runs leave behind that are not watched."""
+        return SessionGuard(self)
+
+    def functions_with_guard(self) -> AbstractContextManager[None]:
+        """A block in which functions that are called are guarded, if the run is."""
+        armed: Armed | None = getattr(self._guarding, "armed", None)
+        return nullcontext() if armed is None else armed.functions()
+
+    def with_guard(self, options: Any) -> Any:
+        """Options of TensorFlow's for a run, with what makes it a guarded one if it is."""
+        armed: Armed | None = getattr(self._guarding, "armed", None)
+        return options if armed is None else armed.merge_into(options)
 
     def number_runs_anew(self) -> None:
         """Give the next watched run the number 0: nothing was kept of those before."""
@@ -134,28 +176,45 @@ class WatchedRun:
         self._session = session
         self.info = info
         self._options = options
-        self._publisher: Publisher | None = None
-        self._watched: PlanWatch = session.watches.of(options)
-        self._lock = threading.Lock()
         self.nodes: list[Node] = []
         self.faults = 0
         self._delivering = threading.Lock()
         self._graphs: set[int] = set()
-        self._watched.on_full[id(self)] = lambda: _drain_soon(self)
-        self._armed: Armed | None = self._watched.watch.arm()
+        self._publisher: Publisher | None = None
+        self._watched: PlanWatch
+        self._armed: Armed | None = None
 
     def open(self) -> None:
-        """Open the sinks; a mistake in the watches raises here."""
-        self.publisher()
+        """Open the sinks, and prepare to see; a mistake in the watches raises here."""
+        if self._options.debug_options.debug_tensor_watch_opts:
+            from tensortap.sink.publisher import Publisher
 
-    def publisher(self) -> Publisher | None:
-        """Where records go; None for a run that only taps see."""
-        with self._lock:
-            if self._publisher is None and self._options.debug_options.debug_tensor_watch_opts:
-                from tensortap.sink.publisher import Publisher
+            self._publisher = Publisher(self._options.debug_options, self.info)
+        stops = frozenset[str]() if self._publisher is None else self._publisher.breakpoints
+        self._watched = self._session.watches.of(self._options, stops)
+        self._watched.on_full[id(self)] = lambda: _drain_soon(self)
+        self._armed = self._watched.watch.arm()
+        if stops:
+            self._watched.on_stop[self._armed.number] = self._stop
 
-                self._publisher = Publisher(self._options.debug_options, self.info)
-            return self._publisher
+    def _stop(self, node: Node, slot: int, value: npt.NDArray[Any]) -> None:
+        """The run is at a breakpoint: show the value to the server, wait, and put in place what it answers."""
+        publisher = self._publisher
+        wanted = None if publisher is None else publisher.wants(node, slot)
+        if publisher is None or wanted is None:
+            return
+        publisher.publish(wanted, node, slot, TensorView.of_numpy(value), node.device)
+        name = node.tensor(slot)
+        given = publisher.replacement(name)
+        if given is None:
+            return
+        if getattr(given, "dtype", None) != value.dtype or given.shape != value.shape:
+            log.warning(
+                "The value that the debug server sent for %s was not put in place: it is %s%s, the tensor is %s%s.",
+                name, getattr(given, "dtype", "no array"), list(np.shape(given)), value.dtype, list(value.shape),
+            )  # fmt: skip
+            return
+        value[...] = given
 
     def merged_into(self, message: Any) -> Any:
         """Options of TensorFlow's with what makes this a watched run."""
@@ -174,10 +233,11 @@ class WatchedRun:
             return
         try:
             self._watched.on_full.pop(id(self), None)
+            self._watched.on_stop.pop(armed.number, None)
             with self._delivering:
                 seen = armed.finish(metadata)
             self.faults += seen.faults
-            publisher = self.publisher()
+            publisher = self._publisher
             for block in seen.blocks:
                 self._deliver(block, publisher)
             if publisher is not None:
@@ -198,7 +258,7 @@ class WatchedRun:
         armed = self._armed
         if armed is not None:
             with self._delivering:
-                publisher = self.publisher()
+                publisher = self._publisher
                 for block in armed.take():
                     self._deliver(block, publisher)
 
@@ -206,6 +266,7 @@ class WatchedRun:
         self._graphs.update(
             self._watched.watch.tensors[number].graph for number in set(block.rows["key"].tolist())
         )
+        self._session.known_bad.update(self._watched.bad_tensors(block))
         if publisher is not None:
             self._watched.delivery(publisher).deliver(block, publisher)
         if self._options.taps:

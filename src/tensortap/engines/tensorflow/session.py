@@ -250,8 +250,7 @@ class Session(Watchable, SessionInterface):  # type: ignore[misc]
         if not request.fetches:
             return []
         message = options_to_message(options)
-        if run is not None:
-            message = run.merged_into(message)
+        message = self.with_guard(message) if run is None else run.merged_into(message)
         fetched: list[Any] = self._runs.run(
             request.fetches,
             request.feeds or None,

@@ -8,7 +8,7 @@ has which key. A run then moves whole blocks of records.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,9 @@ import numpy.typing as npt
 from tensortap.dtypes import numpy_dtype
 from tensortap.engines.tensorflow.executed import KnownGraph
 from tensortap.engines.tensorflow.graph import TensorFlowGraph
+from tensortap.engines.tensorflow.guard import bad_rows_of
 from tensortap.engines.tensorflow.observer.interface import (
+    STOP,
     Apart,
     Block,
     ExecutedGraph,
@@ -49,14 +51,24 @@ class PlanWatch:
         plan: what is wanted; None if only taps are.
         keep_bad: how many makers of bad values are recorded whole in a run.
         taps: whether somebody wants to see the value of every tensor.
+        breakpoints: watch keys at which a debug server has runs stop.
     """
 
     def __init__(
-        self, graph: TensorFlowGraph, observer: Observer, plan: WatchPlan | None, keep_bad: int, taps: bool
+        self,
+        graph: TensorFlowGraph,
+        observer: Observer,
+        plan: WatchPlan | None,
+        keep_bad: int,
+        taps: bool,
+        breakpoints: frozenset[str] = frozenset(),
     ) -> None:
         self._graph = graph
         self._plan = plan
         self._taps = taps
+        self._breakpoints = breakpoints
+        self.on_stop: dict[int, Callable[[Node, int, npt.NDArray[Any]], None]] = {}
+        """What to call where a run stops, by the number of the run: in a thread of the runtime, which waits."""
         self._known: dict[int, KnownGraph] = {}
         self._lock = threading.Lock()
         self.on_full: dict[int, Callable[[], None]] = {}
@@ -73,7 +85,12 @@ class PlanWatch:
         if taps:
             self._value_lane()
         self.watch: Watch = observer.watch(
-            self.lanes, self._choose, keep_bad=keep_bad, on_full=self._blocks_are_full, graph=graph.tf_graph
+            self.lanes,
+            self._choose,
+            keep_bad=keep_bad,
+            on_full=self._blocks_are_full,
+            on_stop=self._stopped if breakpoints else None,
+            graph=graph.tf_graph,
         )
         self._deliveries: dict[int, tuple[KeyTable, Delivery]] = {}
 
@@ -86,6 +103,11 @@ class PlanWatch:
     def _blocks_are_full(self) -> None:
         for take in tuple(self.on_full.values()):
             take()
+
+    def _stopped(self, run: int, number: int, value: npt.NDArray[Any]) -> None:
+        found, tell = self.tensor(number), self.on_stop.get(run)
+        if found is not None and tell is not None:
+            tell(found[0], found[1], value)
 
     def _choose(self, executed: ExecutedGraph) -> npt.ArrayLike:
         """Which tensors of a graph that is about to be executed go into which lanes."""
@@ -100,7 +122,12 @@ class PlanWatch:
         if numpy_dtype(dtype) is None and dtype != "string":
             return 0
         bits = 1 << self._value_lane() if self._taps and not node.is_view else 0
-        for op, _ in (None if self._plan is None else self._plan.wanted(node, slot)) or ():
+        wanted = (None if self._plan is None else self._plan.wanted(node, slot)) or ()
+        if self._breakpoints and any(
+            f"{node.tensor(slot)}:{op.name}" in self._breakpoints for op, _ in wanted
+        ):
+            return bits | STOP  # published at once, where it stops
+        for op, _ in wanted:
             if dtype != "string" or not isinstance(op, DebugNumericSummary):
                 bits |= 1 << self.lane_of[op]
         return bits
@@ -123,6 +150,14 @@ class PlanWatch:
         executed = self.watch.graphs[tensor.graph]
         node = self.known(executed).nodes[tensor.node]
         return None if node is None else (node, tensor.slot, _dtype(executed, tensor.node, tensor.slot))
+
+    def bad_tensors(self, block: Block) -> Iterator[str]:
+        """Names of the tensors of a block whose pills tell of a bad value."""
+        pills = [lane for lane, each in enumerate(self.lanes) if each.kind is Kind.PILL]
+        for number, _ in bad_rows_of(block, pills):
+            found = self.tensor(number)
+            if found is not None:
+                yield found[0].tensor(found[1])
 
     def delivery(self, publisher: Publisher) -> Delivery:
         """What brings records to a publisher: the same for all whose keys have the same numbers."""

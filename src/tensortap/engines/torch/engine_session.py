@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,10 @@ from tensortap.engines.torch.profiling import has_compiled_modules, step_recorde
 from tensortap.engines.torch.program import Program, variable_node
 from tensortap.engines.torch.schema import UNINITIALISED
 from tensortap.engines.torch.tensors import TENSORS
+from tensortap.engines.torch.updates import UpdateCollector
 from tensortap.engines.torch.values import snapshot
 from tensortap.errors import FeedError
-from tensortap.records import Device, Node
+from tensortap.records import Device, Node, Update
 from tensortap.seam.base import NonFinite
 from tensortap.seam.options import RunOptions
 
@@ -94,6 +95,10 @@ class TorchSession(EngineSession):
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
         self._global_step = checkpoint.load_state(self.program, Path(path))
+
+    def collect_updates(self, write: Callable[[Update], None]) -> UpdateCollector:
+        """What looks at steps of optimizers."""
+        return UpdateCollector(self.program, lambda: self.global_step, write)
 
     def guard(self) -> SessionGuard:
         """What looks at runs that nobody watches."""

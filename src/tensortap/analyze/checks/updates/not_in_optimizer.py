@@ -54,7 +54,7 @@ def _is_in_training(evidence: Evidence, model: str) -> bool:
 def _comes_late(evidence: Evidence, names: list[str]) -> bool:
     """Whether trained parameters are used before these."""
     held = {each.name for update in evidence.updates for each in update.parameters if each.held}
-    for run in evidence.training_runs:
+    for run in reversed(evidence.training_runs):  # the first ones may know only some models
         places = [run.order[f"{name}:0"] for name in names if f"{name}:0" in run.order]
         trained = [run.order[f"{name}:0"] for name in held if f"{name}:0" in run.order]
         if places and trained:

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "ops.h"
+#include "stop.h"
 #include "tap.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -40,6 +41,9 @@ class Instrument {
     first_ = recorder_->watch->number_outputs(int64_t(made_.size()));
     if (!ask(function)) return false;
     for (size_t i = 0; is_readable && i < nodes_.size(); ++i) tap_node(i);
+    for (size_t i = 0; is_readable && i < made_.size(); ++i) {
+      if ((lanes_[i] & kStopLane) != 0 && !made_[i].is_variable) add_stop(made_[i], first_ + int64_t(i));
+    }
     return true;
   }
 
@@ -99,7 +103,7 @@ class Instrument {
   void tap_node(size_t index) {
     std::vector<size_t> wanted;
     for (size_t i = begins_[index]; i < begins_[index + 1]; ++i) {
-      if (lanes_[i] != 0) wanted.push_back(i);
+      if ((lanes_[i] & ~kStopLane) != 0) wanted.push_back(i);
     }
     if (wanted.empty()) return;
     if (!nodes_[index]->IsSwitch()) return add_tap(nodes_[index], wanted);
@@ -126,7 +130,7 @@ class Instrument {
         has_variables = true;
       }
       inputs.push_back(input);
-      lanes.push_back(int32_t(lanes_[place]));
+      lanes.push_back(int32_t(lanes_[place] & ~kStopLane));
     }
     if (recorder_->watch->keep_bad > 0 && can_make_bad(*node)) {
       for (int i = 0; i < node->num_inputs(); ++i) {
@@ -164,6 +168,35 @@ class Instrument {
     for (size_t i = 0; i < inputs.size(); ++i) graph_->AddEdge(inputs[i].node, inputs[i].slot, tap, int(i));
     if (has_variables) graph_->AddControlEdge(node, tap);
     for (tf::Node* follower : followers) graph_->AddControlEdge(tap, follower);
+  }
+
+  // After all taps: they see what the node has made, not what is handed on.
+  void add_stop(const Made& made, int64_t number) {
+    tf::Node* node = made.node;
+    if (tf::IsRefType(node->output_type(made.output)) || node->IsControlFlow()) return;
+    std::vector<std::pair<tf::Node*, int>> users;
+    for (const tf::Edge* edge : node->out_edges()) {
+      if (!edge->IsControlEdge() && edge->src_output() == made.output && edge->dst()->type_string() != kTapOp) {
+        users.emplace_back(edge->dst(), edge->dst_input());
+      }
+    }
+    tf::NodeDef def;
+    def.set_name(graph_->NewName("tensortap_stop/" + std::to_string(recorder_->id)));
+    def.set_op(kStopOp);
+    def.set_device(node->assigned_device_name());
+    def.add_input(node->name() + ":" + std::to_string(made.output));
+    auto& attributes = *def.mutable_attr();
+    attributes["T"].set_type(made.dtype);
+    attributes["recorder"].set_i(recorder_->id);
+    attributes["number"].set_i(number);
+    absl::Status status;
+    tf::Node* stop = graph_->AddNode(std::move(def), &status);
+    if (!status.ok()) return recorder_->fault();
+    stop->set_assigned_device_name_index(node->assigned_device_name_index());
+    graph_->AddEdge(node, made.output, stop, 0);
+    for (const auto& [user, place] : users) {
+      if (!graph_->UpdateEdge(stop, 0, user, place).ok()) recorder_->fault();
+    }
   }
 
   bool is_among(const std::vector<size_t>& wanted, int slot) const {

@@ -42,6 +42,7 @@ import numpy.typing as npt
 
 __all__ = [
     "EXECUTION",
+    "STOP",
     "Apart",
     "Armed",
     "Block",
@@ -53,6 +54,7 @@ __all__ = [
     "Kind",
     "Lane",
     "Observer",
+    "OnStop",
     "Seen",
     "Watch",
 ]
@@ -162,6 +164,13 @@ in the order of `ExecutedGraph.outputs`. 0 for what is not wanted. If it raises,
 `Seen.faults` counts it."""
 
 
+STOP = 1 << 31
+"""Beside the lanes of an output: the run stops there, and `on_stop` is called."""
+
+OnStop: TypeAlias = Callable[[int, int, npt.NDArray[Any]], None]
+"""Called where a run stops, in a thread of the runtime, with the number of the run (`Armed.number`), that of the
+tensor, and its value. The run goes on when it returns, with what it has left in the array."""
+
 EXECUTION = np.dtype(
     [
         ("lane", "<i4"),
@@ -246,7 +255,13 @@ class Seen:
 
 
 class Armed(ABC):
-    """One run that is going to be watched, or is, or was."""
+    """One run that is going to be watched, or is, or was.
+
+    Attributes:
+        number: tells it from others that are under way.
+    """
+
+    number: int
 
     @abstractmethod
     def merge_into(self, options: Any = None) -> Any:
@@ -297,11 +312,13 @@ class Observer(ABC):
         name: `native` or `portable`.
         sees_functions: whether functions called eagerly, and bodies of functions that are not inlined, are seen.
         needs_metadata: whether `finish` must be given the metadata of the run.
+        stops: whether a run can be stopped at a tensor.
     """
 
     name: str
     sees_functions: bool
     needs_metadata: bool
+    stops: bool
 
     @abstractmethod
     def watch(
@@ -312,6 +329,7 @@ class Observer(ABC):
         keep_bad: int = 0,
         value_limit: int = 1 << 30,
         on_full: Callable[[], None] | None = None,
+        on_stop: OnStop | None = None,
         graph: Any = None,
     ) -> Watch:
         """Describe what is to be seen.
@@ -323,5 +341,6 @@ class Observer(ABC):
                 What a node has been shown making is not shown again in later runs.
             value_limit: how many bytes of values may wait to be taken; more are dropped and counted.
             on_full: called when a block is full and can be taken; by a thread of the runtime, so it should be quick.
+            on_stop: called where `choose` has a run stop. The portable observer stops nowhere.
             graph: the `tf.Graph` of the sessions that will be run; the default one if it is not given.
         """

@@ -12,8 +12,9 @@ from tensortap.engines.tensorflow.observer.build import RECIPE, SOURCE
 from tensortap.engines.tensorflow.observer.dtypes import code_of, name_of
 from tensortap.errors import NativeBuildError
 from tensortap.ops import kernel
+from tensortap.records import MAX_BATCH_RANK
 
-__all__ = ["DESCRIBE", "ON_FULL", "Description", "NativeLane", "Taken", "library"]
+__all__ = ["DESCRIBE", "ON_FULL", "ON_STOP", "Description", "NativeLane", "Stopped", "Taken", "library"]
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
 _DTYPES = 64
@@ -59,14 +60,29 @@ class Taken(ctypes.Structure):
     )
 
 
+class Stopped(ctypes.Structure):
+    """`Stopped` of recorder.h: a run that waits."""
+
+    _fields_ = (
+        ("watch", _LONG),
+        ("recorder", _LONG),
+        ("number", _LONG),
+        ("rank", _LONG),
+        ("dims", _LONG * MAX_BATCH_RANK),
+        ("data", _POINTER),
+        ("nbytes", _LONG),
+    )
+
+
 DESCRIBE = ctypes.CFUNCTYPE(_INT, ctypes.POINTER(Description))
 ON_FULL = ctypes.CFUNCTYPE(None, _LONG)
+ON_STOP = ctypes.CFUNCTYPE(None, ctypes.POINTER(Stopped))
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_configure": (None, (_POINTER, ctypes.POINTER(ctypes.c_int8))),
     "tt_new_watch": (
         _POINTER,
-        (_LONG, ctypes.POINTER(NativeLane), _INT, _INT, _LONG, DESCRIBE, ON_FULL),
+        (_LONG, ctypes.POINTER(NativeLane), _INT, _INT, _LONG, DESCRIBE, ON_FULL, ON_STOP),
     ),
     "tt_delete_watch": (None, (_POINTER,)),
     "tt_new_recorder": (_POINTER, (_POINTER,)),

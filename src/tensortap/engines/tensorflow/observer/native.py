@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tensortap.dtypes import numpy_dtype
 from tensortap.engines.tensorflow.observer import function_calls
 from tensortap.engines.tensorflow.observer.dtypes import STRING, lanes_for, name_of, unreadable
 from tensortap.engines.tensorflow.observer.interface import (
     EXECUTION,
+    STOP,
     Apart,
     Armed,
     Block,
@@ -30,12 +32,14 @@ from tensortap.engines.tensorflow.observer.interface import (
     ExecutedTensor,
     Lane,
     Observer,
+    OnStop,
     Seen,
     Watch,
 )
 from tensortap.engines.tensorflow.observer.library import (
     DESCRIBE,
     ON_FULL,
+    ON_STOP,
     Description,
     NativeLane,
     Taken,
@@ -61,6 +65,7 @@ class NativeObserver(Observer):
     name = "native"
     sees_functions = True
     needs_metadata = False
+    stops = True
 
     def __init__(self) -> None:
         self._library = library()
@@ -73,10 +78,11 @@ class NativeObserver(Observer):
         keep_bad: int = 0,
         value_limit: int = 1 << 30,
         on_full: Callable[[], None] | None = None,
+        on_stop: OnStop | None = None,
         graph: Any = None,
     ) -> Watch:
         """See `Observer.watch`."""
-        return NativeWatch(self._library, lanes, choose, keep_bad, value_limit, on_full)
+        return NativeWatch(self._library, lanes, choose, keep_bad, value_limit, on_full, on_stop)
 
 
 class NativeWatch(Watch):
@@ -90,6 +96,7 @@ class NativeWatch(Watch):
         keep_bad: int,
         value_limit: int,
         on_full: Callable[[], None] | None,
+        on_stop: OnStop | None,
     ) -> None:
         self.graphs: list[ExecutedGraph] = []
         self.tensors: list[ExecutedTensor] = []
@@ -97,6 +104,7 @@ class NativeWatch(Watch):
         self._native = native
         self._choose = choose
         self.on_full = on_full
+        self.on_stop = on_stop
         self._lock = threading.Lock()
         self._free: list[Recorder] = []
         handle = next(_handles)
@@ -108,7 +116,10 @@ class NativeWatch(Watch):
             )
         )
         tell = ON_FULL() if on_full is None else _on_full
-        self._watch = native.tt_new_watch(handle, given, len(lanes), keep_bad, value_limit, _describe, tell)
+        stop = ON_STOP() if on_stop is None else _on_stop
+        self._watch = native.tt_new_watch(
+            handle, given, len(lanes), keep_bad, value_limit, _describe, tell, stop
+        )
         weakref.finalize(self, native.tt_delete_watch, self._watch)
 
     def arm(self) -> Armed:
@@ -143,7 +154,10 @@ class NativeWatch(Watch):
                 for (node, slot), reason in zip(graph.outputs, reasons, strict=True)
             ]
         chosen = np.asarray(self._choose(graph), np.uint32)
-        possible = [lanes_for(dtype, self.lanes) if is_here else 0 for dtype in dtypes]
+        possible = [
+            lanes_for(dtype, self.lanes) | (0 if reason else STOP) if is_here else 0
+            for dtype, reason in zip(dtypes, reasons, strict=True)
+        ]
         lanes = np.ctypeslib.as_array(description.lanes, (description.output_count,)) if dtypes else chosen
         lanes[:] = chosen & np.array(possible, np.uint32)
 
@@ -175,8 +189,23 @@ def _tell_full(handle: int) -> None:
             log.warning("tensortap failed while taking records", exc_info=True)
 
 
+def _tell_stopped(pointer: Any) -> None:
+    stopped = pointer.contents
+    watch = _watches.get(stopped.watch)
+    if watch is None or watch.on_stop is None:
+        return
+    try:
+        tensor = watch.tensors[stopped.number]
+        dtype = numpy_dtype(watch.graphs[tensor.graph].nodes[tensor.node].dtypes[tensor.slot])
+        memory = (ctypes.c_char * stopped.nbytes).from_address(stopped.data or 0) if stopped.nbytes else b""
+        value = np.frombuffer(memory, dtype).reshape(tuple(stopped.dims[: stopped.rank]))
+        watch.on_stop(stopped.recorder, stopped.number, value)
+    except Exception:
+        log.warning("tensortap failed where a run was to stop; it goes on", exc_info=True)
+
+
 # What the observer calls. Kept here, as nobody else keeps them alive.
-_describe, _on_full = DESCRIBE(_tell_watch), ON_FULL(_tell_full)
+_describe, _on_full, _on_stop = DESCRIBE(_tell_watch), ON_FULL(_tell_full), ON_STOP(_tell_stopped)
 
 
 def _read_graph(number: int, description: Description) -> ExecutedGraph:
@@ -227,7 +256,7 @@ class NativeArmed(Armed):
         self._watch = watch
         self._recorder: Recorder | None = recorder
         self._native = recorder.native
-        self._number = recorder.id
+        self.number = recorder.id
         self._lock = threading.Lock()
         self._native.tt_arm(recorder.handle)
 
@@ -237,7 +266,7 @@ class NativeArmed(Armed):
         if options is not None:
             merged.CopyFrom(options)
         watches = merged.debug_options.debug_tensor_watch_opts
-        watches.add(node_name=f"{_WATCH_PREFIX}{self._number}", output_slot=0)
+        watches.add(node_name=f"{_WATCH_PREFIX}{self.number}", output_slot=0)
         return merged
 
     def functions(self) -> AbstractContextManager[None]:

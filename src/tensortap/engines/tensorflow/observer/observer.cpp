@@ -4,6 +4,7 @@
 //   functions.h   the same for functions
 //   instrument.h  where taps are added
 //   tap.h         what a tap does
+//   stop.h        where a run waits
 //   recorder.h    who collects what taps have seen
 //   records.h     rows and values in memory
 //
@@ -36,7 +37,7 @@ EXPORTED void tt_configure(void* summary, const int8_t* codes) {
 }
 
 EXPORTED void* tt_new_watch(int64_t handle, const Lane* lanes, int32_t lane_count, int32_t keep_bad,
-                            int64_t value_limit, Describe describe, OnFull on_full) {
+                            int64_t value_limit, Describe describe, OnFull on_full, OnStop on_stop) {
   auto watch = std::make_shared<Watch>();
   watch->handle = handle;
   watch->lanes.assign(lanes, lanes + lane_count);
@@ -44,6 +45,7 @@ EXPORTED void* tt_new_watch(int64_t handle, const Lane* lanes, int32_t lane_coun
   watch->value_limit = value_limit;
   watch->describe = describe;
   watch->on_full = on_full;
+  watch->on_stop = on_stop;
   return new std::shared_ptr<Watch>(std::move(watch));
 }
 

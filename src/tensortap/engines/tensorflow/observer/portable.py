@@ -37,6 +37,7 @@ from tensortap.engines.tensorflow.observer.interface import (
     ExecutedTensor,
     Lane,
     Observer,
+    OnStop,
     Seen,
     Watch,
 )
@@ -53,6 +54,7 @@ class PortableObserver(Observer):
     name = "portable"
     sees_functions = False
     needs_metadata = True
+    stops = False
 
     def watch(
         self,
@@ -62,6 +64,7 @@ class PortableObserver(Observer):
         keep_bad: int = 0,
         value_limit: int = 1 << 30,
         on_full: Callable[[], None] | None = None,
+        on_stop: OnStop | None = None,
         graph: Any = None,
     ) -> Watch:
         """See `Observer.watch`."""
@@ -168,6 +171,7 @@ class PortableArmed(Armed):
     """A run, and the directory that is its own until it is finished."""
 
     def __init__(self, watch: PortableWatch, directory: Path) -> None:
+        self.number = 0  # no run of its kind stops
         self._watch = watch
         self._directory: Path | None = directory
 

@@ -30,7 +30,15 @@ struct Description {
   uint32_t* lanes;         // by output: a bit for each lane; Python fills it in
 };
 
+// A run that waits for what Python says; the value may be overwritten.
+struct Stopped {
+  int64_t watch, recorder, number, rank, dims[kMaxRank];
+  void* data;
+  int64_t nbytes;
+};
+
 using Describe = int32_t (*)(const Description*);
+using OnStop = void (*)(Stopped*);
 using OnFull = void (*)(int64_t watch);
 
 // The same for all runs of one watch.
@@ -41,6 +49,7 @@ struct Watch {
   int64_t value_limit = 0;
   Describe describe = nullptr;
   OnFull on_full = nullptr;
+  OnStop on_stop = nullptr;
 
   // Numbers for the outputs of another graph.
   int64_t number_outputs(int64_t count) {

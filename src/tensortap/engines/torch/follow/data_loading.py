@@ -7,7 +7,7 @@ from types import FrameType
 from torch.utils.data import Dataset
 from torch.utils.data._utils import fetch
 
-from tensortap.engines.torch.follow.models import variables_of
+from tensortap.engines.torch.variables import variables_of
 
 __all__ = ["is_loading_data"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
-from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch.optim.optimizer import Optimizer
 
 from tensortap.engines.torch import lines
 from tensortap.engines.torch.program import Program, clean_path
+from tensortap.engines.torch.variables import variables_of
 
-__all__ = ["Models", "variables_of"]
+__all__ = ["Models"]
 
 
 class Models:
@@ -130,18 +130,3 @@ def _modules_in(names: Mapping[str, Any]) -> dict[str, nn.Module]:
         for name, value in list(names.items())
         if issubclass(type(value), nn.Module) and name != "self" and not name.startswith("__")
     }
-
-
-def variables_of(frame: FrameType) -> dict[str, Any]:
-    """A copy of the variables of a function that is being executed.
-
-    Before Python 3.13 reading them leaves a dict in the frame, which keeps their values alive and decides in which
-    order the program's own `locals()` lists them. If nobody else has it, it is emptied again. A debugger at work
-    would take that for a command to delete the variables themselves.
-    """
-    found = frame.f_locals
-    names = dict(found)
-    is_left_behind = frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
-    if is_left_behind and sys.getrefcount(found) <= 3 and sys.gettrace() is None and frame.f_trace is None:
-        found.clear()
-    return names

@@ -21,6 +21,11 @@ inline Observer* observer_of(Thread& thread) {
   return observer;
 }
 
+// Whether a thread is that of a collective, not of autograd: how it works is not the program's.
+inline bool is_foreign(const Thread& thread) {
+  return thread.observer == nullptr && torch::autograd::get_current_node() == nullptr;
+}
+
 // Our failure is never that of the program.
 template <class Work>
 void guarded(Thread& thread, Observer& observer, const char* where, Work work) {
@@ -42,16 +47,17 @@ inline std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& f
     thread.starting = &fn;
     thread.calls += 1;
   }
-  if (thread.busy) return nullptr;
+  if (thread.busy || thread.by_fallback) return nullptr;
   thread.depth += 1;
   if (thread.opaque_depth != 0) return nullptr;
-  if (thread.observer == nullptr && torch::autograd::get_current_node() == nullptr) {
-    thread.opaque_depth = thread.depth;  // a thread of a collective, not of autograd: how it works is not the program's
+  if (is_foreign(thread)) {
+    thread.opaque_depth = thread.depth;
     thread.call.valid = false;
     return nullptr;
   }
   if (Observer* observer = observer_of(thread)) {
-    guarded(thread, *observer, "before an operator", [&] { observer->start(thread, fn); });
+    guarded(thread, *observer, "before an operator",
+            [&] { observer->start(thread, observer->operator_of(fn), fn.inputs()); });
   }
   return nullptr;
 }
@@ -59,13 +65,18 @@ inline std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& f
 inline void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   Thread& thread = this_thread();
   thread.starting = nullptr;
-  if (thread.busy || thread.depth == 0) return;
+  if (thread.busy || thread.by_fallback || thread.depth == 0) return;
   thread.depth -= 1;
   if (thread.opaque_depth != thread.depth + 1) return;
   thread.opaque_depth = 0;
   if (Observer* observer = observer_of(thread)) {
-    guarded(thread, *observer, "after an operator", [&] { observer->end(thread, fn); });
+    guarded(thread, *observer, "after an operator", [&] { observer->end(thread, fn.outputs()); });
   }
+}
+
+inline at::CallbackHandle add_callback() {
+  return at::addThreadLocalCallback(
+      at::RecordFunctionCallback(on_start, on_end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 // ---- hooks of modules and parameters. In C, because in Python two of them cost more than the op between. ----

@@ -158,7 +158,7 @@ class Decoder:
 
     def _install(self, plan: RunPlan, program: Program) -> None:
         """Have PyTorch tell of this run, and know the tensors that are there before it."""
-        if self._installation is not None and not self._installation.is_for(program):
+        if self._installation is not None and not self._installation.is_for(program, plan.traced):
             self.release()
         known, outside, installation = self._known, self._current.outside, self._installation
         is_as_before = known.name_again(program, outside, plan.inputs, installation is not None)
@@ -168,7 +168,7 @@ class Decoder:
             if not is_as_before:
                 known.name_anew(program, outside, plan.inputs)
             if installation is None:
-                installation = self._installation = Installation(program, self, self._observer)
+                installation = self._installation = Installation(program, self, self._observer, plan.traced)
             installation.fit(known.version)
             known.remember(program)
 

@@ -7,10 +7,15 @@ listens.
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+
+import torch
+from torch import _ops
 
 from tensortap.engines.torch.eager import compilation_suspended
 from tensortap.engines.torch.gradients import GradientHooks
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Installation"]
 
+_COMPILED = "tensortap.engines.torch.compiled"
+"""Imported when a program compiles with our backend; which of its code is executed depends on the dispatch keys."""
+
 
 class Installation:
     """The callback for operators, and hooks of modules, optimizers and parameters.
@@ -32,10 +40,12 @@ class Installation:
         program: what is observed.
         decoder: hears of modules and optimizers.
         observer: hears of the rest. All of this happens in the thread that installs it.
+        traced: whether PyTorch's profiler records the same operators, and those inside of them are to be counted.
     """
 
-    def __init__(self, program: Program, decoder: Decoder, observer: NativeObserver) -> None:
+    def __init__(self, program: Program, decoder: Decoder, observer: NativeObserver, traced: bool) -> None:
         self._program = program
+        self._traced = traced
         self._thread = threading.get_ident()
         self._gradients = GradientHooks()
         self._version = -1
@@ -47,7 +57,10 @@ class Installation:
             installed.enter_context(self.scopes)
             installed.enter_context(quick_calls())
             installed.callback(self._gradients.remove)
-            installed.callback(self._uninstall, observer.library.tt_uninstall, observer.library.tt_install())
+            callback = observer.library.tt_install(observer.handle, traced or _COMPILED in sys.modules)
+            installed.callback(self._uninstall, observer.library.tt_uninstall, callback)
+            if not callback:
+                _pass_by_higher_order_ops()
             self._installed = installed.pop_all()
 
     def fit(self, version: int) -> None:
@@ -61,9 +74,9 @@ class Installation:
         if self.is_here():  # PyTorch keeps it for this thread, and with it
             uninstall(callback)
 
-    def is_for(self, program: Program) -> bool:
-        """Whether it is this program that is observed."""
-        return self._program is program
+    def is_for(self, program: Program, traced: bool) -> bool:
+        """Whether it is this program that is observed, in this way."""
+        return self._program is program and self._traced == traced
 
     def is_here(self) -> bool:
         """Whether it is this thread that is observed."""
@@ -72,3 +85,12 @@ class Installation:
     def remove(self) -> None:
         """Leave PyTorch as it was; harmless when called again."""
         self._installed.close()
+
+
+@functools.cache
+def _pass_by_higher_order_ops() -> None:
+    """Have operators that PyTorch dispatches in Python go past our kernel, which is for those in C++."""
+    key = torch._C._dispatch_tls_local_include_set().highestPriorityTypeId()  # type: ignore[attr-defined]
+    _ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in _ops._higher_order_ops.values():
+        operator.fallthrough(key)

@@ -1,7 +1,7 @@
 // What Python calls, the GIL being held; see library.py. Only these plain C symbols are exported. All that the library is made of
 // comes in by headers, as the headers of torch take longer to compile than all of it.
 
-#include "callbacks.h"
+#include "fallback.h"
 #include "finite.h"
 
 #include <pthread.h>
@@ -70,23 +70,41 @@ EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper
   observer->recording.add_lane({Lane::Kind(kind), lower, upper, mute_if_healthy != 0});
 }
 
-// Has PyTorch call us for every operator of this thread; outside of runs that is for nothing.
-EXPORT uint64_t tt_install() {
-  using at::RecordScope;
-  return at::addThreadLocalCallback(
-      at::RecordFunctionCallback(on_start, on_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
+// Has PyTorch call us for every operator of this thread, outside of runs for nothing: a kernel of ours, or a callback of
+// RecordFunction, if that is to be told of ops inside of ops. The handle of the callback is the answer, 0 for the kernel.
+EXPORT uint64_t tt_install(Observer* observer, int needs_callback) {
+  observer->is_fallback = !needs_callback && has_fallback();
+  if (observer->is_fallback) {
+    switch_on_fallback();
+    return 0;
+  }
+  return add_callback();
 }
 
-EXPORT void tt_uninstall(uint64_t callback) { at::removeCallback(callback); }
+EXPORT void tt_uninstall(uint64_t callback) {
+  if (callback == 0) {
+    switch_off_fallback();
+  } else {
+    at::removeCallback(callback);
+  }
+}
 
 EXPORT void tt_start(Observer* observer, Thread*) {
+  Thread& thread = this_thread();
+  thread.by_fallback = observer->is_fallback;
+  // A run may be inside an op of another.
+  thread.was_excluded = thread.by_fallback && c10::impl::tls_is_dispatch_key_excluded(kFallbackKey);
+  if (thread.was_excluded) c10::impl::tls_set_dispatch_key_excluded(kFallbackKey, false);
   only_observer.store(observers_active.fetch_add(1) == 0 ? observer : nullptr);
 }
 
 EXPORT void tt_stop(Observer* observer, Thread*) {
   observers_active.fetch_sub(1);
   only_observer.store(nullptr);
-  Busy busy(this_thread());
+  Thread& thread = this_thread();
+  if (thread.was_excluded) c10::impl::tls_set_dispatch_key_excluded(kFallbackKey, true);
+  thread.was_excluded = false;
+  Busy busy(thread);
   std::lock_guard<SpinLock> hold(observer->lock);
   flush(observer, "handing over the last records");
 }

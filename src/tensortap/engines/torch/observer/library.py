@@ -30,7 +30,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_limit": (None, (_POINTER, _LONG, _LONG, _LONG)),
     "tt_unrecorded": (_LONG, (_POINTER,)),
     "tt_add_lane": (None, (_POINTER, _INT, _DOUBLE, _DOUBLE, _INT)),
-    "tt_install": (ctypes.c_uint64, ()),
+    "tt_install": (ctypes.c_uint64, (_POINTER, _INT)),
     "tt_uninstall": (None, (ctypes.c_uint64,)),
     "tt_start": (None, (_POINTER, _POINTER)),
     "tt_stop": (None, (_POINTER, _POINTER)),

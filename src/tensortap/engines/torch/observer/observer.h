@@ -1,4 +1,4 @@
-// Sees every operator of a run through PyTorch's own RecordFunction, without touching Python for what it has seen
+// Sees every operator of a run (fallback.h says how), without touching Python for what it has seen
 // before. The meaning of everything here (names, scopes, dataflow, which ops count) is that of recorder.py; what is
 // new is decoded by Python once (decoder.py) and recognised afterwards.
 //
@@ -15,7 +15,7 @@
 //   plans.h, recording.h         what is watched of it, and its records; contents.h: whether there is something to look at
 //   bad_values.h                 what it has made bad
 //   known_tensors.h              parameters, buffers and optimizer state, named as in the run before
-//   callbacks.h, interface.cpp   what PyTorch calls, and what Python calls
+//   callbacks.h, fallback.h      what PyTorch calls; interface.cpp: what Python calls
 #pragma once
 
 #include <exception>
@@ -40,6 +40,7 @@ class Observer {
 
   SpinLock lock;
   Run run;
+  bool is_fallback = false;  // how ops are seen: by fallback.h, or by RecordFunction
   const Decoder decoder;
   NameEntries entries{decoder};
   Scopes scopes{decoder, entries, run};
@@ -81,7 +82,11 @@ class Observer {
 
   // ---- the two moments of an op ----
 
-  void start(Thread& thread, const at::RecordFunction& fn) {
+  Operator* operator_of(const at::RecordFunction& fn) { return operators_.of(fn); }
+  Operator* operator_of(const c10::OperatorHandle& handle) { return operators_.of(handle); }
+
+  // Sets the thread's opaque depth if the op is looked at as a whole, so that nothing inside of it counts.
+  void start(Thread& thread, Operator* op, c10::ArrayRef<const c10::IValue> arguments) {
     if (thread.run != run.id) {  // the first call of this run on another thread
       thread.run = run.id;
       thread.calls = 1;
@@ -90,10 +95,8 @@ class Observer {
       has_failed_ = false;
       decoder.tell("failure_was_caught");
     }
-    Operator* op = operators_.of(fn);
     if (op == nullptr || op->transparent) return;
     // A call from TorchScript brings the whole stack; the arguments are at its end.
-    auto arguments = fn.inputs();
     if (arguments.size() > op->argument_count) arguments = arguments.slice(arguments.size() - op->argument_count);
     Call& call = thread.call;
     call.valid = false;
@@ -106,6 +109,7 @@ class Observer {
     if (descends(*op, keys)) return;
     if (keys.has(c10::DispatchKey::Python) && classes_.show_their_ops(arguments)) {
       scopes.forward_ops.begin_wrapper();
+      thread.is_wrapped = true;
       return;
     }
     thread.opaque_depth = thread.depth;
@@ -128,7 +132,7 @@ class Observer {
     call.valid = true;
   }
 
-  void end(Thread& thread, const at::RecordFunction& fn) {
+  void end(Thread& thread, c10::ArrayRef<c10::IValue> results) {
     Call& call = thread.call;
     if (!call.valid) return;
     call.valid = false;
@@ -143,7 +147,7 @@ class Observer {
       nodes_.report_failure(call);
       return;
     }
-    collect_outputs(call, fn.outputs());
+    collect_outputs(call, results);
     const int32_t node = name_outputs(call);
     if (run.traced) note_execution(call.number);
     run.nodes.push_back(node);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/dispatch/ObservedOperators.h>
 #include <ATen/record_function.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -52,19 +53,28 @@ class Operators {
   // Null for what is none, such as a node of autograd.
   Operator* of(const at::RecordFunction& fn) {
     const char* name = fn.name();  // of a schema, so each overload has its own
-    // Names can be freed and their address given to another operator, except those of PyTorch itself.
     const auto recent = built_in_.find(name);
     if (recent != built_in_.end()) return recent->second;
     if (!is_operator_name(name)) return nullptr;
     const auto full_name = fn.operator_name();
-    const std::string overload = full_name.has_value() ? full_name->overload_name : "";
+    return of(name, full_name.has_value() ? full_name->overload_name : "");
+  }
+
+  Operator* of(const c10::OperatorHandle& handle) {
+    const char* name = handle.schema().name().c_str();
+    const auto recent = built_in_.find(name);
+    return recent != built_in_.end() ? recent->second : of(name, handle.schema().overload_name());
+  }
+
+ private:
+  Operator* of(const char* name, const std::string& overload) {
     auto& known = operators_[std::string(name) + "." + overload];
     if (known == nullptr) known = read(name, overload);
+    // Names can be freed and their address given to another operator, except those of PyTorch itself.
     if (known->is_built_in) built_in_[name] = known.get();
     return known.get();
   }
 
- private:
   // Not those of autograd's nodes ("autograd::engine::evaluate_function: MulBackward0") nor of blocks that somebody has given a
   // name: there is one for every op of the backward pass, at a new address each time.
   static bool is_operator_name(const char* name) {
@@ -82,7 +92,8 @@ class Operators {
       op->has_composite = op->handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
       op->argument_count = op->handle->schema().arguments().size();
       op->return_count = op->handle->schema().returns().size();
-      ask_about(*op);
+      // What PyTorch itself does not record is none of the program's: sizes, marks of its profiler.
+      if (c10::ObservedOperators::isObserved(op->handle->operator_name())) ask_about(*op);
     }
     return op;
   }

@@ -15,6 +15,8 @@ struct Thread {
   int depth = 0;
   int opaque_depth = 0;  // depth of the op whose inside is not looked at, 0 for none
   bool busy = false;     // ops of our own
+  bool by_fallback = false, was_excluded = false;  // how ops are seen, see fallback.h; and whether none was to be
+  bool is_wrapped = false;  // the op that starts is one on a wrapper, and those inside are looked at instead
   int64_t calls = 0;     // RecordFunctions of this run so far, our own ones included: the profiler sees the same
   const void* starting = nullptr;  // the last of them; a run inside a run has two callbacks, which both see it
   Call call;

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensortap.engines.torch import lines
-from tensortap.engines.torch.follow.models import variables_of
+from tensortap.engines.torch.variables import variables_of
 from tensortap.records import Frame, KeptGraphs
 
 __all__ = ["LivingGraphs"]

@@ -8,6 +8,7 @@ is not looked at costs the comparison of what led to it with what is known (`cou
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import weakref
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.optim.optimizer import (
     Optimizer,
@@ -80,6 +80,8 @@ class UpdateCollector:
         self._reached: dict[int, Any] | None = {}
         self._modes: tuple[Mode, ...] = ()
         self._looks_next = True
+        self._looking: set[Course] = set()
+        self._only: Course | None = None  # if there is but one optimizer
         self._before: _Before | None = None
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -119,7 +121,8 @@ class UpdateCollector:
 
     def backward_begins(self, outputs: Any, accumulates: bool) -> None:
         """A backward pass begins."""
-        self._attempt(self._on_backward, outputs, accumulates, sys._getframe(2))
+        if self._events.listens:
+            self._attempt(self._on_backward, outputs, accumulates, sys._getframe(2))
 
     def backward_ends(self) -> None:
         """A backward pass is over."""
@@ -128,21 +131,20 @@ class UpdateCollector:
 
     @never_compiled  # type: ignore[type-var]
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        has_closure = any(callable(each) for each in (*args[1:], *kwargs.values()))
-        self._attempt(self._on_step, optimizer, has_closure, sys._getframe(1))
+        if self._events.listens:
+            self._attempt(self._on_step, optimizer, args, kwargs, sys._getframe(1))
 
     @never_compiled  # type: ignore[type-var]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._attempt(self._on_stepped, optimizer)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
+        if self._thread != threading.get_ident() and self._thread is not None:
+            return
         if not self._handles or is_being_traced() or generation() != self._generation:
             return
-        if self._thread is not None and threading.get_ident() != self._thread:
-            return
         try:
-            with unnoticed():
-                action(*arguments)
+            action(*arguments)
         except Exception:
             self.close()
             log.warning("Updates are not looked at any more, because of a fault of tensortap.", exc_info=True)
@@ -153,20 +155,27 @@ class UpdateCollector:
         self._belong_to_this_thread()
         self._events.note(Event("backward" if accumulates else "gradient"), frame)
         if self._looks_next and accumulates:
-            self._applied.before_backward()
-            self._modes = self._modes_now()
-            self._graphs.mark(outputs)
-            found = None if self._reached is None else leaves_behind(outputs)
-            if found is None:
-                self._reached = None
-            elif self._reached is not None:
-                self._reached.update(found)
+            with unnoticed():
+                self._look_at_graph(outputs)
 
-    def _on_step(self, optimizer: Optimizer, has_closure: bool, frame: FrameType) -> None:
+    def _look_at_graph(self, outputs: Any) -> None:
+        self._applied.before_backward()
+        self._modes = self._modes_now()
+        self._graphs.mark(outputs)
+        found = None if self._reached is None else leaves_behind(outputs)
+        if found is None:
+            self._reached = None
+        elif self._reached is not None:
+            self._reached.update(found)
+
+    def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any, frame: FrameType) -> None:
         self._belong_to_this_thread()
         course = self.course_of(optimizer)
         self._events.note(Event("step", course.name), frame)
-        if course.wants(self._signature(optimizer, course)):
+        if not course.wants(self._signature(optimizer, course)):
+            return
+        has_closure = any(callable(each) for each in (*args[1:], *kwargs.values()))
+        with unnoticed():
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
             seen = self._parameters_before(optimizer)
@@ -178,7 +187,8 @@ class UpdateCollector:
         before, self._before = self._before, None
         course = self.course_of(optimizer)
         if before is not None and before.optimizer is optimizer:
-            self._write(self._update(before, course))
+            with unnoticed():
+                self._write(self._update(before, course))
         self._end(optimizer, course)
 
     def _on_skip(self, optimizer: Optimizer, frame: FrameType) -> None:
@@ -188,7 +198,8 @@ class UpdateCollector:
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
             before = _Before(optimizer, self._step(), False, own_line(frame), [], frame)
-            self._write(self._update(before, course, is_skipped=True))
+            with unnoticed():
+                self._write(self._update(before, course, is_skipped=True))
         self._end(optimizer, course)
 
     def _on_schedule(self, optimizer: Optimizer, frame: FrameType) -> None:
@@ -198,13 +209,27 @@ class UpdateCollector:
         self._steps += 1
         course.count += 1
         course.events_before = self._events.number
-        self._looks_next = any(each.looks_next for each in self._courses.values())
-        self._events.wants_lines = self._looks_next
-        self._reached = {}
-        if self._looks_next:
-            self._applied.after_step(_parameters_of(optimizer))
+        course.last_step = self._steps
+        if course.looks_next:
+            self._looking.add(course)
         else:
+            self._looking.discard(course)
+        looked = self._looks_next
+        self._looks_next = bool(self._looking) and self._is_awaited()
+        self._events.wants_lines = self._looks_next
+        self._events.listens = self._looks_next or self._only is None or course.is_compared
+        self._reached = {} if self._looks_next else None
+        if self._looks_next:
+            with unnoticed():
+                self._applied.after_step(_parameters_of(optimizer))
+        elif looked:
             self._applied.forget()
+
+    def _is_awaited(self) -> bool:
+        """Whether an optimizer may step next whose update is looked at: not one that has not stepped for long."""
+        patience = 4 * max(len(self._courses), 1)
+        self._looking = {each for each in self._looking if self._steps - each.last_step <= patience}
+        return bool(self._looking)
 
     def _signature(self, optimizer: Optimizer, course: Course) -> Any:
         """What makes an update unlike others: what led to it, modes of models, the decade of the learning rate."""
@@ -309,6 +334,10 @@ class UpdateCollector:
         if course is None:
             name = self._program.optimizer_scope(optimizer).removeprefix("optimizer/")
             course = self._courses[optimizer] = Course(name, self._events.number)
+            course.last_step = self._steps
+            self._looking.add(course)
+            self._only = course if len(self._courses) == 1 else None
+            self._events.listens = True
         return course
 
     def holder_of(self, parameter: torch.Tensor) -> str:
@@ -340,6 +369,6 @@ def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _decade(rate: Any) -> int | None:
-    if not isinstance(rate, float | int) or not np.isfinite(rate):
+    if not isinstance(rate, float | int) or not math.isfinite(rate):
         return None
-    return int(np.floor(np.log10(abs(rate)))) if rate else -1000
+    return math.floor(math.log10(abs(rate))) if rate else -1000

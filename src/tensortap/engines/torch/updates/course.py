@@ -13,6 +13,10 @@ UNUSUAL_KEPT = 32
 """Updates unlike all before that are looked at, of one optimizer, each with the two after it."""
 
 
+COMPARED_ALL, COMPARED_EVERY = 32, 4
+"""So many updates are compared with those before, then every so many: what goes on being unlike them is not missed."""
+
+
 class Course:
     """The first updates are looked at, then ever fewer, and those that are unlike all before.
 
@@ -25,6 +29,7 @@ class Course:
         schedule: the line that made a schedule of its learning rate.
         variable: what the program calls it; None as long as nobody has looked.
         count: of its steps.
+        last_step: how many steps of all optimizers there were when it last took one.
 
     >>> course = Course("SGD", 0)
     >>> course.count = 24
@@ -39,6 +44,7 @@ class Course:
         self.schedule: Frame | None = None
         self.variable: str | None = None
         self.count = 0
+        self.last_step = 0
         self._unusual: set[Any] = set()
         self._looks_until = 0
 
@@ -46,6 +52,11 @@ class Course:
     def looks_next(self) -> bool:
         """Whether the next update is looked at, whatever leads to it."""
         return is_sample(self.count) or self.count < self._looks_until
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the next update is compared with those before, even if it is not looked at: all at first, then some."""
+        return self.count < COMPARED_ALL or not self.count % COMPARED_EVERY
 
     def wants(self, signature: Any) -> bool:
         """Whether the present update is looked at, to which this has led."""

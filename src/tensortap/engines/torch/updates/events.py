@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from tensortap.engines.torch import lines
-from tensortap.engines.torch.follow.models import variables_of
 from tensortap.engines.torch.updates.course import Course
+from tensortap.engines.torch.variables import variables_of
 from tensortap.records import Event, Frame
 
 __all__ = ["Events", "name_around", "own_line"]
@@ -70,6 +71,7 @@ class Events:
 
     Attributes:
         wants_lines: whether to note where in the program things happen; it takes some microseconds.
+        listens: whether to remember anything: updates that are neither looked at nor compared need not be known.
         number: of events so far.
     """
 
@@ -78,6 +80,7 @@ class Events:
         self._last: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._thread = threading.get_ident()
         self.wants_lines = True
+        self.listens = True
         self.number = 0
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._tell(Optimizer, "zero_grad", lambda args, kwargs: self._of(args[0], "clear"))
@@ -101,8 +104,9 @@ class Events:
 
     def since(self, number: int) -> tuple[Event, ...]:
         """What happened after so many events, as far as it is remembered."""
-        wanted = min(self.number - number, len(self._last))
-        return tuple(self._last)[len(self._last) - wanted :] if wanted > 0 else ()
+        last = self._last
+        wanted = min(self.number - number, len(last))
+        return tuple([last[-place] for place in range(wanted, 0, -1)])
 
     def close(self) -> None:
         """Put PyTorch's own functions back, where ours still are."""
@@ -124,7 +128,7 @@ class Events:
 
         @functools.wraps(theirs)
         def told(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_dynamo_compiling():
+            if self.listens and not is_dynamo_compiling():
                 self._note_safely(event_of, args, kwargs, sys._getframe(1))
             return theirs(*args, **kwargs)
 
@@ -155,7 +159,7 @@ class Events:
 
         @functools.wraps(theirs)
         def told(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_dynamo_compiling():
+            if not is_dynamo_compiling():
                 if args and hasattr(args[0], "__next__"):  # what can be gone through once only
                     args = (list(args[0]), *args[1:])
                 self._note_safely(event_of, args, kwargs, sys._getframe(1))

@@ -1,0 +1,79 @@
+"""Measures what checks cost beside health: steps whose health is recorded, with and without looking at updates.
+
+A block is the first so many steps of a program, whose updates are looked at as in `tensortap run`: 0 to 10, 20, 30, …
+So short blocks show the dear beginning, longer ones what a training pays. Blocks with and without take turns in one
+process on one model. The last columns are what one update costs that is looked at, and one that is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from overhead import CLEANERS, FLOATS, open_dump
+from workloads import WORKLOADS
+
+from tensortap.engines.torch.updates import UpdateCollector
+from tensortap.store.updates import UpdateLog
+
+
+def block(running: Any, workload: Any, steps: int, program: Any | None) -> tuple[float, list[float]]:
+    """Seconds of all steps, and of each; with updates looked at if there is a program."""
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        log = UpdateLog(Path(folder))
+        began = time.process_time()
+        collector = None if program is None else UpdateCollector(program, lambda: len(times), log.add)
+        for _ in range(steps):
+            before = time.process_time()
+            running.run(None, feed_dict=workload.batch)
+            times.append(time.process_time() - before)
+        if collector is not None:
+            collector.close()
+        total = time.process_time() - began
+        log.close()
+    for clean in CLEANERS:
+        clean()
+    return total, times
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--workload", nargs="+", default=["gpt", "mlp", "lstm"], choices=list(WORKLOADS))
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=4)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'workload':9} {'health':>10} {'+ checks':>10} {'ratio':>7} {'looked at':>10} {'not':>9}")
+    for name in options.workload:
+        with ExitStack() as stack:
+            workload = WORKLOADS[name]()
+            running, _, _ = open_dump(workload, stack, "DebugNumericSummary", **FLOATS)
+            program = running.engine_session().program
+            block(running, workload, 4, None)
+            block(running, workload, 4, program)
+            plain, checked, ratios, looked, other = [], [], [], [], []
+            for _ in range(options.rounds):
+                without, single = block(running, workload, options.steps, None)
+                with_checks, each = block(running, workload, options.steps, program)
+                plain.append(without / options.steps)
+                checked.append(with_checks / options.steps)
+                ratios.append(with_checks / without)
+                usual = statistics.median(single)
+                looked.append(statistics.median(each[:10]) - usual)
+                other.append(statistics.median(each[11:20]) - usual)
+            print(
+                f"{name:9} {min(plain) * 1e3:8.2f}ms {min(checked) * 1e3:8.2f}ms {statistics.median(ratios):7.3f}"
+                f" {statistics.median(looked) * 1e3:+8.2f}ms {statistics.median(other) * 1e6:+7.0f}µs"
+            )
+
+
+if __name__ == "__main__":
+    main()
