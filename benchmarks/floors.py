@@ -1,7 +1,7 @@
 """The least that any observer of operators costs: one that PyTorch tells of every operator, and that does nothing.
 
-`recording` is PyTorch's RecordFunction with inputs and outputs, as profilers use it; `kernel` a kernel that is called in
-place of all others, as the native interceptor does. What a watched program costs above that is ours.
+`recording` is PyTorch's RecordFunction with inputs and outputs, as profilers use it; `kernel` a kernel that is called
+in place of all others, as the native interceptor does. What a watched program costs above that is ours.
 """
 
 from __future__ import annotations

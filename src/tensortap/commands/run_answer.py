@@ -38,6 +38,12 @@ __all__ = ["Answerer", "name_warnings"]
 RANKS_SECS = 1.0
 """How long to wait for the records of other ranks before an answer that is about all of them."""
 
+LAST_SECS = 60.0
+"""How long the end of the program waits for what is not written; what comes later is still written."""
+
+CHILD_SECS = 10.0
+"""The same for a process that the program has started, and for which it may wait."""
+
 PATIENCE_SECS = 1.0
 """After how long at the end of the program we say what we are still doing."""
 
@@ -173,7 +179,7 @@ class Answerer:
             return
         self._ends = time.monotonic()
         try:
-            watch.close(waiting=self._ask_for_patience)
+            watch.close(LAST_SECS if self._voice.is_head else CHILD_SECS, self._ask_for_patience)
             self._voice.ends()
             if not self._speaks_last():
                 return

@@ -112,6 +112,9 @@ class Presence:
         if self._over.is_set():  # a hook that serves another session after its first one
             self._begin()
         self._thread = threading.get_ident()
+        if rank is not None and (index == 0 or rank != self._at[2]):
+            with self._lock:  # the group may be gone before the next beat
+                self._facts = replace(self._facts, world=max(self.world_size(), self._facts.world))
         self._at = (index, step, self._at[2] if rank is None else rank)
 
     def leaves_unwatched(self, children: Sequence[UnwatchedChild]) -> None:
@@ -163,12 +166,16 @@ class Presence:
             "bad": what,
         }
 
-    def _beat(self, over: threading.Event) -> None:
-        with suppress(Exception):  # takes a while, in which nobody should wait for it
-            from importlib.metadata import version
+    def _version(self) -> str:
+        """Ours. Looked up where others have imported what is needed for it: an import here could meet a fork."""
+        lookup: Any = sys.modules.get("importlib.metadata")
+        if self._facts.version or not hasattr(lookup, "version"):
+            return self._facts.version
+        with suppress(Exception):
+            return str(lookup.version("tensortap"))
+        return ""
 
-            with self._lock:
-                self._facts = replace(self._facts, version=version("tensortap"))
+    def _beat(self, over: threading.Event) -> None:
         while not over.wait(self._beat_secs):
             try:
                 self._write()
@@ -183,6 +190,7 @@ class Presence:
         world = self.world_size()
         node = self.last_node()
         counts = self.counts()
+        version = self._version()
         now = time.time()
         with self._lock:
             before = self._facts
@@ -193,6 +201,7 @@ class Presence:
                 run=run,
                 step=step,
                 rank=rank,
+                version=version,
                 world=max(world, before.world),  # a group that is gone in the end was there
                 node=node or before.node,
                 children=children,

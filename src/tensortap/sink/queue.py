@@ -24,6 +24,9 @@ DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_MAX_WAIT_SECS = 5.0
 """A slow disk catches up in this time; one that does not is broken."""
 
+FORK_SECS = 0.5
+"""The longest that a fork waits for the thread to be between two jobs."""
+
 DRAIN_AT_EXIT_SECS = 60.0
 """How long the end of the program waits for the last records."""
 
@@ -119,6 +122,21 @@ class WriterQueue:
             self._later.clear()
             self._changed.notify_all()
 
+    def pause_for_fork(self, deadline: float) -> bool:
+        """Hold the lock while nothing is being done; False if that does not come about in time.
+
+        What a thread is in the middle of stays so in a forked child for good: a module that is being imported, say.
+        """
+        if not self._changed.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return False
+        while self._busy and time.monotonic() < deadline:
+            self._changed.wait(0.01)
+        return True
+
+    def resume_after_fork(self) -> None:
+        """Let the lock go."""
+        self._changed.release()
+
     def _ensure_thread(self) -> bool:
         """Start the thread, or another one if it died; False if no thread can be started any more."""
         deaths = self._worker.deaths
@@ -198,12 +216,26 @@ def _drain_at_exit(queue: WriterQueue) -> None:
         )
 
 
+_paused: list[WriterQueue] = []
+
+
+def _before_fork() -> None:
+    deadline = time.monotonic() + FORK_SECS
+    _paused.extend(queue for queue in list(_queues) if queue.pause_for_fork(deadline))
+
+
+def _go_on() -> None:
+    while _paused:
+        _paused.pop().resume_after_fork()
+
+
 def _begin_child() -> None:
     """After a fork: the thread stayed with the parent, and so did the duty to write what was queued."""
     global _shared_lock
+    _paused.clear()
     _shared_lock = threading.Lock()
     for queue in list(_queues):
         queue._reset()
 
 
-os.register_at_fork(after_in_child=_begin_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_go_on, after_in_child=_begin_child)

@@ -125,8 +125,7 @@ class GuardedRuns:
             self._notice(self.guard.after_backward())
 
     def _look_at_output(self, module: nn.Module, output: Any) -> None:
-        with self.timed():
-            self._notice(self.guard.output(module, output))
+        self._notice(self.guard.output(module, output))
 
     def _notice(self, bad: str | None) -> None:
         if bad is not None and self._watch.budget.bad is None:
@@ -136,22 +135,22 @@ class GuardedRuns:
 
     def _enter(self, module: nn.Module, args: Any) -> bool:
         follower = self._follower
-        if follower.optimizers and torch.is_grad_enabled() and module.training:
-            if follower.has_stepped:  # the next phase of a program with several optimizers
-                with self.timed():
+        with self.timed():  # hooks of small models cost as much as what they look at
+            if follower.optimizers and torch.is_grad_enabled() and module.training:
+                if follower.has_stepped:  # the next phase of a program with several optimizers
                     follower.attempt(follower.on_model, module, args)
-            return False  # what leads to a step shows in it
-        follower.attempt(self._on_model, module, args)
+                return False  # what leads to a step shows in it
+            follower.attempt(self._on_model, module, args)
         follower.stop_if_bad()
         return self.is_idle
 
     def _leave(self, module: nn.Module, output: Any) -> None:
-        self._follower.attempt(self._look_at_output, module, output)
+        with self.timed():
+            self._follower.attempt(self._look_at_output, module, output)
         self._follower.stop_if_bad()
 
     def _on_model(self, module: nn.Module, args: Any) -> None:
         if torch._C._current_autograd_node() is None:
-            with self.timed():
-                self.look_at_update()
-                if self.ends_unit(module):
-                    self._follower.on_model(module, args)
+            self.look_at_update()
+            if self.ends_unit(module):
+                self._follower.on_model(module, args)
