@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tensortap.analyze.checks.evidence import Evidence
 from tensortap.analyze.checks.finding import CheckFinding
