@@ -131,7 +131,7 @@ class ServeProcess:
         environment = {**os.environ, "PYTHONPATH": f"{PROJECT / 'src'}:{PROJECT}"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.address = self._line().split("grpc://")[1]
-        self.http_address = self._line().split()[1].removesuffix("/api/jobs")
+        self.http_address = self._line().split()[1].rstrip("/")
         self._line()
 
     def _line(self):

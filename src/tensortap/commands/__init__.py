@@ -39,6 +39,7 @@ COMMANDS = (
     "profile",
     "serve",
     "view",
+    "report",
     "export",
     "doctor",
     "build",

@@ -59,16 +59,14 @@ class Following:
         root = Path(job.root)
         condition = condition_of(options.filter)
         exclude, accept = exclusions(options, job.words)
-        hooks = [
-            *streaming(options, job),
-            *profiling(options, root),
-        ]  # refuses what cannot be, before all else
+        hooks = [*streaming(options, job)]  # refuses what cannot be, before all else
         self.answerer = Answerer(
             root, job.program, job.words, voice, options.quiet, exclude, options.filter, condition
         )
         self.watch = ScriptWatch(
             script_options(options, root, condition, is_child=is_child), self.answerer.judge
         )
+        hooks += profiling(options, root)  # makes a folder in a directory that must be empty until it is claimed
         self.answerer.rank = lambda: self.watch.presence.rank
         self.watch.on_stop = self.answerer.stopping
         self.watch.on_leave_out = self.answerer.leaves_out

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensortap.reader.session_dir import RunRef, SessionDir
-from tensortap.store.layout import MARKER
+from tensortap.store.layout import MARKER, parse_run_name
+from tensortap.store.stored_run import open_run
 
 __all__ = ["SingleRun", "open_session", "sessions_in"]
 
@@ -17,8 +18,20 @@ class SingleRun(SessionDir):
         """Nothing is ever added."""
         before = self.runs
         place = self.root.absolute()
-        self.runs = [RunRef(place.parent, place.name, 0, 0)]
+        self.runs = [RunRef(place.parent, place.name, *_number_of(place))]
         return before != self.runs
+
+
+def _number_of(path: Path) -> tuple[int, int]:
+    """Timestamp and number of a run: those in its name, or what it tells itself."""
+    named = parse_run_name(path.name)
+    if named is not None:
+        return named
+    try:
+        told = open_run(path).core_metadata
+    except (OSError, ValueError):
+        told = []
+    return 0, told[0].session_run_index if told else 0
 
 
 def open_session(path: Path) -> SessionDir:

@@ -73,7 +73,7 @@ def links_of(report: Report) -> dict[str, dict[str, Any]]:
     links: dict[str, dict[str, Any]] = {}
     for single in report.reports:
         for finding in single.findings:
-            run = {"run": finding.run_name, "rank": finding.rank}
+            run = {"run": str(finding.run), "rank": finding.rank}
             tensors = [
                 finding.tensor,
                 *(each.tensor for each in finding.inputs),

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Protocol
 
+from tensortap.analyze.checks import CheckFinding, check_session
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.analyze.findings import Report
 from tensortap.analyze.session import search_session
@@ -65,6 +66,8 @@ class Look:
         report: the answer, None while it is being searched for the first time.
         lock: held by whoever reads or changes the mosaic.
         answered: grows with every new answer.
+        findings: what is silently wrong.
+        checked: grows whenever that was looked for.
         runs: how many there are.
     """
 
@@ -72,6 +75,8 @@ class Look:
         self.job = job
         self.mosaic: SessionMosaic | None = None
         self.report: Report | None = None
+        self.findings: list[CheckFinding] = []
+        self.checked = 0
         self.problem = ""
         self.answered = 0
         self.is_searching = False
@@ -105,6 +110,7 @@ class Look:
             "receiving": job.open_runs,
             "answer": self.answered,
             "searching": self.is_searching,
+            "findings": self.checked,
             "grid": 0 if mosaic is None else mosaic.version,
             "grid_progress": 0.0 if mosaic is None else round(mosaic.progress, 3),
             "alerts": job.alerts.version,
@@ -175,7 +181,16 @@ class Look:
                 self.is_searching = False
             self._searched = seen
             self.answered += 1
+            self._check()
             self._search_again = time.monotonic() + _SEARCH_PAUSE * (time.monotonic() - began)
+
+    def _check(self) -> None:
+        """Ask the rules for what is silently wrong; after the answer, for which somebody waits."""
+        try:
+            self.findings = check_session(self.job.session())
+        except Exception:
+            log.warning("The findings of %s could not be worked out", self.job.name, exc_info=True)
+        self.checked += 1
 
     def _signature(self) -> Any:
         """Differs when something was written to the session."""

@@ -54,6 +54,7 @@ class PageApi:
             *(("GET", path, self.page) for path in sorted(OPEN_PATHS)),
             ("GET", "/api/events", self.events),
             ("GET", f"{job}/answer", self.answer),
+            ("GET", f"{job}/findings", self.findings),
             ("GET", f"{job}/grid", self.grid),
             ("POST", f"{job}/grid", self.tile),
             ("GET", f"{job}/traces", self.traces),
@@ -106,6 +107,10 @@ class PageApi:
     def answer(self, request: Request) -> Response:
         """The first bad value, or that there is none."""
         return packed_answer(request, page_views.answer_of(self._look(request)))
+
+    def findings(self, request: Request) -> Response:
+        """What is silently wrong."""
+        return packed_answer(request, page_views.findings_of(self._look(request)))
 
     def grid(self, request: Request) -> Response:
         """Rows and columns of the health grid."""

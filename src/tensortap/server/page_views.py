@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.analyze.checks import told
 from tensortap.analyze.findings import Report
 from tensortap.analyze.graph import node_named
 from tensortap.analyze.lines import is_bad, source_files
@@ -24,12 +25,23 @@ from tensortap.dtypes import DTYPE_NAMES
 from tensortap.errors import NotThereError, UsageError
 from tensortap.pill import PILL_OP
 from tensortap.reader import DebugDumpDir, RunRef, SessionDir
-from tensortap.report.answer import answer, not_looked_at
+from tensortap.report.answer import answer, not_looked_at, short_path
 from tensortap.report.card import card_of, links_of
 from tensortap.server.looks import Look
 from tensortap.store.trace_file import TraceFileError, find_traces, read_trace
 
-__all__ = ["answer_of", "grid", "lines", "node", "picture", "tile", "trace", "trace_paths", "traces"]
+__all__ = [
+    "answer_of",
+    "findings_of",
+    "grid",
+    "lines",
+    "node",
+    "picture",
+    "tile",
+    "trace",
+    "trace_paths",
+    "traces",
+]
 
 _TEXT_COLUMNS = 100
 _NAMED = 200
@@ -53,12 +65,12 @@ def answer_of(look: Look) -> dict[str, Any]:
 
 def describe_report(report: Report, session: SessionDir) -> dict[str, Any]:
     """A report with the words it is told in."""
-    told = report.as_dict()
-    for finding in [told["first_bad"] or {}, *told["findings"]]:
+    facts = report.as_dict()
+    for finding in [facts["first_bad"] or {}, *facts["findings"]]:
         finding["spread"] = len(finding.get("propagators", ()))
         finding["propagators"] = list(finding.get("propagators", ()))[:_NAMED]
-    told["propagators"] = told["propagators"][:_NAMED]
-    told["contained"] = told["contained"][:_NAMED]
+    facts["propagators"] = facts["propagators"][:_NAMED]
+    facts["contained"] = facts["contained"][:_NAMED]
     times = [run.timestamp for run in session.runs if run.timestamp]
     return {
         "state": _state(report),
@@ -68,7 +80,7 @@ def describe_report(report: Report, session: SessionDir) -> dict[str, Any]:
         "since": min(times, default=None),
         "until": max(times, default=None),
         "unread": not_looked_at(report.unread) if report.unread else "",
-        "report": told,
+        "report": facts,
     }
 
 
@@ -78,6 +90,24 @@ def _state(report: Report) -> str:
     if not report.runs or not report.is_known:
         return "empty" if not report.runs else "unknown"
     return "healthy" if report.is_healthy else "unsure"
+
+
+def findings_of(look: Look) -> dict[str, Any]:
+    """What is silently wrong in the program of a job, as `tensortap check` tells it."""
+    shown = told(look.findings)
+    return {
+        "version": look.checked,
+        "findings": [
+            {
+                **each.as_dict(),
+                "rank": each.rank,
+                "function": "" if each.source is None else each.source.function,
+                "place": "" if each.source is None else f"{short_path(each.source.file)}:{each.source.line}",
+            }
+            for each in shown
+        ],
+        "left_out": len(look.findings) - len(shown),
+    }
 
 
 # --- the grid ----------------------------------------------------------------------------------------
@@ -190,16 +220,17 @@ def picture(
     execution: int,
     other: DebugDumpDir | None = None,
     other_tensor: str | None = None,
+    most: int = MOST_CELLS,
 ) -> dict[str, Any]:
     """A recorded value as a picture with its histogram; beside that of another run, with their difference."""
     found, value = _value(run, tensor, execution)
-    facts = {"tensor": found.datum.tensor_name, "executions": found.executions, **_pictured(value)}
+    facts = {"tensor": found.datum.tensor_name, "executions": found.executions, **_pictured(value, most)}
     if other is None:
         return facts
     _, beside = _value(other, other_tensor or tensor, execution)
-    facts["other"] = _pictured(beside)
+    facts["other"] = _pictured(beside, most)
     try:
-        facts["difference"] = _pictured(difference(value, beside))
+        facts["difference"] = _pictured(difference(value, beside), most)
     except UsageError as error:
         facts["difference"] = {"problem": str(error)}
     return facts
@@ -219,8 +250,8 @@ def _value(run: DebugDumpDir, tensor: str, execution: int) -> tuple[FoundRecord,
     return found, np.asarray(value)
 
 
-def _pictured(value: Any) -> dict[str, Any]:
-    made, spread, numbers = picture_of(value), histogram_of(value), summarize(value)
+def _pictured(value: Any, most: int) -> dict[str, Any]:
+    made, spread, numbers = picture_of(value, most), histogram_of(value), summarize(value)
     return {
         "dtype": str(value.dtype),
         "shape": list(made.shape),
@@ -230,7 +261,7 @@ def _pictured(value: Any) -> dict[str, Any]:
         "means": base64.b64encode(made.means.astype("<f4").tobytes()).decode(),
         "kinds": base64.b64encode(made.kinds.tobytes()).decode(),
         "is_whole": made.is_whole,
-        "most": MOST_CELLS,
+        "most": most,
         "histogram": None if spread is None else asdict(spread),
         "summary": None if numbers is None else asdict(numbers),
     }

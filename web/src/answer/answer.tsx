@@ -119,7 +119,7 @@ function Piece({ cell, links }: { cell: Cell; links: Record<string, Link> }) {
   const address = useAddress();
   const link = links[cell.text];
   if (!link) return <span class={cell.style}>{cell.text} </span>;
-  const run = runNumber(link.run);
+  const { run } = link;
   if (link.kind === "source") {
     return <SourceLink file={link.name} line={link.line ?? 1} run={run} rank={link.rank} label={cell.text} />;
   }

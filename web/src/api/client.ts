@@ -32,6 +32,7 @@ export class Client {
   server = () => this.get<T.ServerFacts>("/api/server");
   jobs = () => this.get<{ jobs: T.Job[] }>("/api/jobs");
   answer = (job: string) => this.get<T.Answer>(`${at(job)}/answer`);
+  findings = (job: string) => this.get<T.Findings>(`${at(job)}/findings`);
   grid = (job: string, task?: number | null) => this.get<T.Grid>(`${at(job)}/grid`, { task });
   ranks = (job: string) => this.get<T.Ranks>(`${at(job)}/ranks`);
   traces = (job: string) => this.get<T.Traces>(`${at(job)}/traces`);

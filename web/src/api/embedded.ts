@@ -10,6 +10,13 @@ interface Contents {
 
 const BLOCK = "contents";
 
+/** An address without what a report does not distinguish: it has one rank, and the last execution. */
+function plain(address: string): string {
+  const [path, query = ""] = address.split("?") as [string, string | undefined];
+  const kept = query.split("&").filter((part) => part && !/^(task|points|execution)=/.test(part));
+  return kept.length ? `${path}?${kept.join("&")}` : path;
+}
+
 export class Embedded {
   private readonly planes: Uint8Array[];
 
@@ -27,13 +34,9 @@ export class Embedded {
   }
 
   answer<A>(address: string): A {
-    const found = this.contents.answers[address];
+    const found = this.contents.answers[plain(address)];
     if (found === undefined) throw new Error(`This is not part of the report. ${this.contents.command} shows it.`);
     return found as A;
-  }
-
-  has(address: string): boolean {
-    return address in this.contents.answers;
   }
 
   /** The same as the server does in `analyze/mosaic.py`. */

@@ -33,6 +33,7 @@ export interface State {
   receiving?: number;
   answer?: number;
   searching?: boolean;
+  findings?: number;
   grid?: number;
   grid_progress?: number;
   alerts?: number;
@@ -137,6 +138,27 @@ export interface Answer {
   until?: number | null;
   unread?: string;
   report?: Report;
+}
+
+export interface CheckFinding {
+  kind: string;
+  subject: string;
+  step: number;
+  file: string | null;
+  line: number | null;
+  certainty: string;
+  sentence: string;
+  evidence: Record<string, unknown>;
+  try: string;
+  rank: number;
+  function: string;
+  place: string;
+}
+
+export interface Findings {
+  version: number;
+  findings: CheckFinding[];
+  left_out: number;
 }
 
 export interface Grid {

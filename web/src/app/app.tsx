@@ -1,6 +1,7 @@
 // The frame around all views: which job, which view, whether the server is there.
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { AnswerCard } from "../answer/answer";
+import { FindingsCard } from "../answer/findings";
 import { type Client, Refused } from "../api/client";
 import { type Connection, Live } from "../api/live";
 import type { Job, ServerFacts, State } from "../api/types";
@@ -153,6 +154,7 @@ function View({ view }: { view: string }) {
       return (
         <>
           <AnswerCard />
+          <FindingsCard />
           <GridView />
         </>
       );

@@ -195,7 +195,7 @@ function Drawing(props: { layout: Layout; focus: string; choose: (box: Layout["b
           key={box.key}
           class={`box ${box.health}${box.key === focus ? " focus" : ""}${box.node ? "" : " folded"}`}
           transform={`translate(${box.x - box.width / 2} ${box.y - box.height / 2})`}
-          tabIndex={0}
+          tabindex={0}
           role="button"
           data-node={box.node?.name}
           onClick={() => !dragged.current && props.choose(box)}
