@@ -1,4 +1,4 @@
-"""The pictures of the page, light and dark: `python docs/images/page.py SESSION`, where SESSION is what `make demo` records.
+"""The pictures of the page, light and dark: `python docs/images/page.py SESSION`, of a session like that of `make demo`.
 
 tensortap run --profile -o /tmp/session examples/sentiment.py
 python docs/images/page.py /tmp/session
