@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from tensortap.engines.jax import calls
 from tensortap.engines.jax.checkpoint import load_arrays, save_arrays
 from tensortap.engines.jax.failures import noting_failures
 from tensortap.engines.jax.naming import Named
+from tensortap.engines.jax.objects import has_objects, put_into_objects
 from tensortap.engines.jax.paths import named_leaves
+from tensortap.engines.jax.profiling import step_recorded
 from tensortap.engines.jax.programs import Programs
 from tensortap.engines.jax.recording.recorder import Recorder
 from tensortap.engines.jax.tensors import TENSORS, host_array
@@ -25,6 +27,7 @@ from tensortap.pill import kinds_of_elements
 from tensortap.records import Device, Node, Position, device_name
 from tensortap.seam import place
 from tensortap.seam.base import NonFinite
+from tensortap.seam.options import RunOptions
 
 __all__ = ["JaxSession", "variable_node"]
 
@@ -62,6 +65,7 @@ class JaxSession(EngineSession):
         self._programs = Programs()
         self._names = NameTable()
         self._named: dict[Any, Named] = {}
+        self._labelled: Mapping[tuple[int, int], Node] = {}
 
     def current_state(self) -> Any:
         """The pytree of the state as it is now."""
@@ -83,6 +87,7 @@ class JaxSession(EngineSession):
         recorder = Recorder(
             plan, self._programs, self._names, self.state_tensors(), self._named, variable_node
         )
+        self._labelled = recorder.labelled
         try:
             with self.listening(recorder), noting_failures(recorder.seen):
                 yield recorder.seen
@@ -90,6 +95,10 @@ class JaxSession(EngineSession):
             recorder.seen.unrecorded += self._programs.dropped
             self._programs.dropped = 0
             self.graph.record(recorder.seen.nodes)
+
+    def measured(self, options: RunOptions, seen: Observation) -> AbstractContextManager[None]:
+        """With JAX's profiler, if the options ask for it."""
+        return step_recorded(options, seen, self._labelled)
 
     @contextmanager
     def listening(self, recorder: Recorder) -> Iterator[None]:
@@ -112,11 +121,11 @@ class JaxSession(EngineSession):
             if name in feeds
         }
         old = {name: value for name, value in self.state_tensors().items() if name in feeds}
-        self.replace_state(_with_leaves(self.current_state(), fitted))
+        self._put(fitted)
         try:
             yield
         finally:
-            self.replace_state(_with_leaves(self.current_state(), old))
+            self._put(old)
 
     def list_devices(self) -> list[Device]:
         """The devices of this process."""
@@ -136,10 +145,16 @@ class JaxSession(EngineSession):
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
         step, arrays = load_arrays(path, dict(_named_state(self.current_state())))
-        self.replace_state(
-            _with_leaves(self.current_state(), {f"{name}:0": each for name, each in arrays.items()})
-        )
+        self._put({f"{name}:0": each for name, each in arrays.items()})
         self.global_step = step
+
+    def _put(self, values: Mapping[str, Any]) -> None:
+        """Give parts of the state other values, by tensor name."""
+        state = self.current_state()
+        if has_objects(state):
+            put_into_objects(state, values)
+        else:
+            self.replace_state(_with_leaves(state, values))
 
     def non_finite_state(self) -> Iterable[NonFinite]:
         """The parts of the state that hold NaN or infinities."""

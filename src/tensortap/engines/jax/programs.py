@@ -40,6 +40,7 @@ class Programs:
         self._tapped: OrderedDict[tuple[int, Wishes], Any] = OrderedDict()
         self._enough: dict[tuple[int, Wishes], Wishes] = {}
         self._feeds: dict[tuple[int, int], int] = {}
+        self._labels: dict[int, int] = {}
         self.dropped = 0
 
     def of(self, jaxpr: Any) -> Program:
@@ -54,6 +55,10 @@ class Programs:
     def feed_number(self, program: Program, site: int) -> int:
         """Under which number the value of a fed site is stored."""
         return self._feeds.setdefault((id(program), site), len(self._feeds))
+
+    def label_of(self, program: Program) -> int:
+        """The number by which the operations of a program are found in what is measured."""
+        return self._labels.setdefault(id(program), len(self._labels))
 
     def store(self, number: int, value: Any) -> None:
         """Store a fed value."""
@@ -77,9 +82,9 @@ class Programs:
         parameters = dict(
             call.parameters,
             jaxpr=rewritten,
-            donated_invars=(False,) * len(call.donated),
-            keep_unused=True,
         )
+        if wishes.taps or wishes.feeds:
+            parameters.update(donated_invars=(False,) * len(call.donated), keep_unused=True)
         if not _one_at_a_time.acquire(timeout=_LOCK_SECS):
             raise RuntimeError("Another thread executes a program with taps, and does not come to its end.")
         try:

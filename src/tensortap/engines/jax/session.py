@@ -11,6 +11,7 @@ import jax
 
 from tensortap.engines.jax.engine_session import JaxSession, variable_node
 from tensortap.engines.jax.failures import op_error
+from tensortap.engines.jax.objects import has_objects
 from tensortap.engines.jax.paths import named_leaves
 from tensortap.engines.jax.tensors import TENSORS
 from tensortap.engines.session.step import StepSession
@@ -27,7 +28,9 @@ class Session(JaxSession, StepSession):
     Args:
         step: one training step, normally compiled with `jax.jit`. With a state it is called as `step(state, ...)` and
             returns `(new_state, results)`, or the new state alone; without one, `step(...)` returns results.
-        state: a pytree of arrays: parameters, optimizer state, keys. Its paths are names, `params/dense/kernel:0`.
+        state: a pytree of arrays: parameters, optimizer state, keys. Its paths are names, `params/dense/kernel:0`. Or
+            objects of flax's nnx, which the step changes and need not return: a dictionary whose keys are parameters
+            of the step is handed to it by these names, `step(model=..., optimizer=..., x=...)`.
         graph: the graph to fill.
         global_step: where to start counting.
 
@@ -70,6 +73,9 @@ class Session(JaxSession, StepSession):
         return op_error(error, failed)
 
     def _with_state(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        if has_objects(self._state):
+            return self._with_objects(step)
+
         @functools.wraps(step)
         def call(*args: Any, **kwargs: Any) -> Any:
             structure = jax.tree_util.tree_structure(self._state)
@@ -91,5 +97,22 @@ class Session(JaxSession, StepSession):
 
         signature = inspect.signature(step)
         _first, *rest = signature.parameters.values()
+        call.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+        return call
+
+    def _with_objects(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The step, given objects that it changes; it returns results only."""
+        signature = inspect.signature(step)
+        names = list(signature.parameters)
+        is_by_name = isinstance(self._state, dict) and set(self._state) <= set(names)
+        given = set(self._state) if is_by_name else {names[0]}
+
+        @functools.wraps(step)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            rest = dict(zip((name for name in names if name not in given), args, strict=False)) | kwargs
+            state = self._state if is_by_name else {names[0]: self._state}
+            return step(**state, **rest)
+
+        rest = [each for name, each in signature.parameters.items() if name not in given]
         call.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
         return call

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -63,6 +64,8 @@ class Recorder:
         self._so_far: Any = 0
         self._uncounted: list[Named] = []
         self.seen = Observation()
+        self.labelled: dict[tuple[int, int], Node] = {}
+        """Nodes by the labels that they have in what is measured."""
         self._arrays = KnownArrays(plan, self.seen, state, variable)
         self._showing = Showing(plan, self.seen, self._arrays)
         names.start_run()
@@ -86,7 +89,7 @@ class Recorder:
             self.seen.fault("preparing a call")
             return call.go_on()
         program, named, (wishes, only_bad), arguments = prepared
-        if not wishes.taps and not wishes.feeds:
+        if not wishes.taps and not wishes.feeds and wishes.label is None:
             results = call.go_on() if arguments is call.arguments else self._plain(call, arguments)
             records: list[Execution] = []
         else:
@@ -155,12 +158,8 @@ class Recorder:
         self, program: Program, call: Call, wishes: Wishes, arguments: Sequence[Any], only_bad: bool
     ) -> tuple[Sequence[Any], list[Execution]]:
         """Execute a call with taps; with few of them, as long as all is well, if only what is bad is recorded."""
-        if (
-            only_bad
-            and not is_shared([*arguments])
-            and not wishes.feeds
-            and all(kind == PILL for _, kind in wishes.taps)
-        ):
+        is_whole = bool(wishes.feeds) or wishes.label is not None or is_shared(arguments)
+        if only_bad and not is_whole and all(kind == PILL for _, kind in wishes.taps):
             results, is_good = self._programs.is_good(program, call, wishes, arguments)
             if is_good:
                 return results, []
@@ -193,8 +192,12 @@ class Recorder:
         else:
             self._uncounted.append(named)
         self._so_far = hash(key)
-        wishes = wishes_for(program, named, self._plan, self._programs, self.seen)
-        return program, named, wishes, arguments
+        wishes, only_bad = wishes_for(program, named, self._plan, self._programs, self.seen)
+        if self._plan.traced:
+            label = self._programs.label_of(program)
+            wishes = replace(wishes, label=label)
+            self.labelled.update({(label, place): node for place, node in enumerate(named.of_op)})
+        return program, named, (wishes, only_bad), arguments
 
     def _count_names(self) -> None:
         """Go on counting behind the programs of this run whose names were known."""

@@ -9,6 +9,7 @@ from typing import Any
 from jax._src import core
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from tensortap.engines.jax.profiling.labels import label_text
 from tensortap.engines.jax.program import Block, Program, Step
 from tensortap.engines.jax.taps.kinds import PILL, VALUE
 from tensortap.engines.jax.taps.primitives import TAP_EFFECT, new_feed, new_tap
@@ -23,17 +24,19 @@ class Wishes:
     Attributes:
         taps: what to take of a site, by its number: `PILL` or `VALUE`.
         feeds: under which number the value is stored that takes the place of a site, by its number.
+        label: the number by which its operations are found again in what is measured; None if nothing is.
     """
 
     taps: frozenset[tuple[int, int]]
     feeds: frozenset[tuple[int, int]] = frozenset()
+    label: int | None = None
 
 
 def tapped(program: Program, wishes: Wishes, native: bool) -> ClosedJaxpr:
     """The program with what is wished for in it."""
     taps, feeds = dict(wishes.taps), dict(wishes.feeds)
     _mark_loops(program.root, taps, {*taps, *feeds})
-    rewriter = _Rewriter(taps, feeds, native)
+    rewriter = _Rewriter(taps, feeds, native, wishes.label)
     return ClosedJaxpr(rewriter.block(program.root), program.closed.consts)
 
 
@@ -49,8 +52,10 @@ def _mark_loops(block: Block, taps: dict[int, int], wanted: set[int]) -> None:
 
 
 class _Rewriter:
-    def __init__(self, taps: Mapping[int, int], feeds: Mapping[int, int], native: bool) -> None:
-        self._taps, self._feeds, self._native = taps, feeds, native
+    def __init__(
+        self, taps: Mapping[int, int], feeds: Mapping[int, int], native: bool, label: int | None
+    ) -> None:
+        self._taps, self._feeds, self._native, self._label = taps, feeds, native, label
         self._wanted = set(taps) | set(feeds)
 
     def block(self, block: Block) -> Jaxpr:
@@ -64,10 +69,10 @@ class _Rewriter:
                 eqns.append(new_tap(var, site.number, self._taps[site.number], self._native, jaxpr.eqns[0]))
         for step in block.steps:
             eqns.extend(self._step(step))
-        return jaxpr.replace(eqns=eqns, effects={*jaxpr.effects, TAP_EFFECT})
+        return jaxpr.replace(eqns=eqns, effects={*jaxpr.effects, *self._effects(block)})
 
     def _step(self, step: Step) -> Iterator[Any]:
-        eqn = step.eqn
+        eqn = self._labelled(step)
         if step.inner and any(self._has_wishes(block) for blocks in step.inner.values() for block in blocks):
             params = dict(eqn.params)
             for name, blocks in step.inner.items():
@@ -77,9 +82,15 @@ class _Rewriter:
                     params[name] = tuple(_like(each, jaxpr) for each, jaxpr in zip(old, made, strict=True))
                 else:
                     params[name] = _like(old, made[0])
-            if "branches" in step.inner and step.control is not None:
+            added = {
+                effect for blocks in step.inner.values() for each in blocks for effect in self._effects(each)
+            }
+            if "branches" in step.inner and step.control is not None and added:
                 yield new_tap(eqn.invars[0], step.control.number, VALUE, self._native, step.eqn)
-            eqn = eqn.replace(params=params, effects={*eqn.effects, TAP_EFFECT})
+            added = {
+                effect for blocks in step.inner.values() for each in blocks for effect in self._effects(each)
+            }
+            eqn = eqn.replace(params=params, effects={*eqn.effects, *added})
         fed = [
             (place, var, site)
             for place, (var, site) in enumerate(zip(eqn.outvars, step.outs, strict=True))
@@ -97,8 +108,19 @@ class _Rewriter:
             if site is not None and site.number in self._taps and not isinstance(var, core.DropVar):
                 yield new_tap(var, site.number, self._taps[site.number], self._native, step.eqn)
 
+    def _labelled(self, step: Step) -> Any:
+        made = next((site for site in step.outs if site is not None), None)
+        if self._label is None or made is None:
+            return step.eqn
+        info = step.eqn.source_info
+        stack = info.name_stack.extend(label_text(self._label, made.op))
+        return step.eqn.replace(source_info=info.replace(name_stack=stack))
+
+    def _effects(self, block: Block) -> set[Any]:
+        return {TAP_EFFECT} if any(site.number in self._wanted for site in block.sites()) else set()
+
     def _has_wishes(self, block: Block) -> bool:
-        return any(site.number in self._wanted for site in block.sites())
+        return self._label is not None or any(site.number in self._wanted for site in block.sites())
 
 
 def _like(old: Any, jaxpr: Jaxpr) -> Any:
