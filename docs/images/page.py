@@ -1,4 +1,5 @@
-"""The pictures of the page, light and dark: `python docs/images/page.py SESSION`, of a session like that of `make demo`.
+"""The pictures of the page, light and dark: `python docs/images/page.py SESSION`.
+
 
 tensortap run --profile -o /tmp/session examples/sentiment.py
 python docs/images/page.py /tmp/session
@@ -26,6 +27,7 @@ DARK = ("page-overview", "page-tensor")
 
 
 def main(session: Path) -> None:
+    """Open every view and take its picture."""
     with Viewer([session]) as viewer, sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--headless"]
