@@ -141,6 +141,14 @@ class Following:
             shared_queue().abandon()
             self.answerer.leave()
 
+    def settle(self) -> None:
+        """The process hands over a result: what it has recorded so far is written first, for it may be killed then."""
+        from tensortap.sink.queue import shared_queue
+
+        if os.getpid() == self._process and not self._is_over and self.watch.seen.runs:
+            shared_queue().drain(_LAST_WORD_SECS)
+            self.watch.presence.rest()
+
     def resign(self) -> None:
         """This process turns out to serve others: it is not watched, and need not be."""
         self._is_over = True
