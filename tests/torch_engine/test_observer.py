@@ -978,7 +978,9 @@ def test_a_session_inside_of_an_operator_sees_its_own():
     with tt.torch.Session(lambda: {"z": runs_a_session(torch.zeros(2)).mul(3)}) as outer:
         names = names_of(outer)
     assert [name for name in inner_names if "/" not in name] == ["exp", "neg"]
-    assert "runs_a_session" in names and "mul" in names and "exp" not in names
+    assert "runs_a_session" in names
+    assert "mul" in names
+    assert "exp" not in names
 
 
 def test_the_profiler_of_the_program_sees_the_same_operators():

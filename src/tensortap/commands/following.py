@@ -66,7 +66,9 @@ class Following:
         self.watch = ScriptWatch(
             script_options(options, root, condition, is_child=is_child), self.answerer.judge
         )
-        hooks += profiling(options, root)  # makes a folder in a directory that must be empty until it is claimed
+        hooks += profiling(
+            options, root
+        )  # makes a folder in a directory that must be empty until it is claimed
         self.answerer.rank = lambda: self.watch.presence.rank
         self.watch.on_stop = self.answerer.stopping
         self.watch.on_leave_out = self.answerer.leaves_out

@@ -56,7 +56,6 @@ class _Api:
             ("GET", f"{run}/source", self.source),
             ("GET", f"{job}/tensors", self.tensor_names),
             ("GET", f"{job}/health", self.health),
-            ("GET", f"{job}/findings", self.findings),
             ("GET", f"{job}/ranks", self.ranks),
             ("GET", f"{job}/alerts", self.alerts),
             ("DELETE", f"{job}/alerts", self.clear_alerts),
@@ -150,9 +149,6 @@ class _Api:
                 number(request, "points", None, 100_000, least=1),
             )
         )
-
-    def findings(self, request: Request) -> Response:
-        return json_answer(views.findings(job_of(self._server, request), number(request, "task")))
 
     def ranks(self, request: Request) -> Response:
         part = request.query_params.get("name", "")

@@ -11,16 +11,15 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any, Protocol
 
-from tensortap.analyze.checks import CheckFinding, check_session
 from tensortap.analyze.facts import RunFacts, facts_of_dump
-from tensortap.analyze.findings import Report
-from tensortap.analyze.session import search_session
 from tensortap.reader import RunRef, SessionDir
 from tensortap.reader.mosaic import SessionMosaic
 from tensortap.server.alerts import AlertRegistry
 from tensortap.server.gates import Gates
+from tensortap.server.searching import search_apart
 from tensortap.store.session import health_files, run_size
 
 __all__ = ["Look", "Looks", "Viewed"]
@@ -43,6 +42,7 @@ class Viewed(Protocol):
     """A job as it is looked at: one that streams, or a recorded directory."""
 
     name: str
+    directory: Path
     gates: Gates
     alerts: AlertRegistry
 
@@ -63,7 +63,7 @@ class Look:
 
     Attributes:
         mosaic: of the health of all tensors; None until the first run is there.
-        report: the answer, None while it is being searched for the first time.
+        answer: as `page_views.describe_report` tells it, None while it is being searched for the first time.
         lock: held by whoever reads or changes the mosaic.
         answered: grows with every new answer.
         findings: what is silently wrong.
@@ -74,8 +74,8 @@ class Look:
     def __init__(self, job: Viewed) -> None:
         self.job = job
         self.mosaic: SessionMosaic | None = None
-        self.report: Report | None = None
-        self.findings: list[CheckFinding] = []
+        self.answer: dict[str, Any] | None = None
+        self.findings: dict[str, Any] = {"findings": [], "left_out": 0}
         self.checked = 0
         self.problem = ""
         self.answered = 0
@@ -90,6 +90,12 @@ class Look:
         self._searched: Any = None
         self._search_again = 0.0
         self._starting = threading.Lock()
+
+    @property
+    def first_bad(self) -> dict[str, Any] | None:
+        """The first bad value, if it is known."""
+        found: dict[str, Any] | None = None if self.answer is None else self.answer["report"]["first_bad"]
+        return found
 
     def ask(self) -> Look:
         """Keep it up to date from now on, for a while."""
@@ -111,7 +117,12 @@ class Look:
             "answer": self.answered,
             "searching": self.is_searching,
             "findings": self.checked,
-            "grid": 0 if mosaic is None else mosaic.version,
+            # While much is read, a new picture now and then is enough.
+            "grid": 0
+            if mosaic is None
+            else mosaic.version
+            if mosaic.is_complete
+            else -1 - int(16 * mosaic.progress),
             "grid_progress": 0.0 if mosaic is None else round(mosaic.progress, 3),
             "alerts": job.alerts.version,
             "gates": job.gates.version,
@@ -173,24 +184,29 @@ class Look:
             began = time.monotonic()
             self.is_searching = True
             try:
-                self.report, self.problem = search_session(self.job.session()), ""
+                for kind, found in zip(
+                    ("answer", "findings"), search_apart(self.job.directory), strict=False
+                ):
+                    self.take(**{kind: found})
+                self.problem = ""
             except Exception as error:
                 log.warning("The answer of %s could not be worked out", self.job.name, exc_info=True)
                 self.problem = f"{type(error).__name__}: {error}"
+                self.answered += 1
             finally:
                 self.is_searching = False
             self._searched = seen
-            self.answered += 1
-            self._check()
             self._search_again = time.monotonic() + _SEARCH_PAUSE * (time.monotonic() - began)
 
-    def _check(self) -> None:
-        """Ask the rules for what is silently wrong; after the answer, for which somebody waits."""
-        try:
-            self.findings = check_session(self.job.session())
-        except Exception:
-            log.warning("The findings of %s could not be worked out", self.job.name, exc_info=True)
-        self.checked += 1
+    def take(self, answer: dict[str, Any] | None = None, findings: dict[str, Any] | None = None) -> None:
+        """Show what a search has found."""
+        if answer is not None:
+            self.answer = answer
+            self.answered += 1
+            self.is_searching = False
+        if findings is not None:
+            self.findings = findings
+            self.checked += 1
 
     def _signature(self) -> Any:
         """Differs when something was written to the session."""

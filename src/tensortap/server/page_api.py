@@ -110,7 +110,7 @@ class PageApi:
 
     def findings(self, request: Request) -> Response:
         """What is silently wrong."""
-        return packed_answer(request, page_views.findings_of(self._look(request)))
+        return packed_answer(request, page_views.findings_of(self._look(request), number(request, "task")))
 
     def grid(self, request: Request) -> Response:
         """Rows and columns of the health grid."""
@@ -175,7 +175,8 @@ class PageApi:
 
     def _look(self, request: Request) -> Look:
         job = job_of(self._server, request)
-        views.session_of(job)
+        if not job.directory.is_dir():
+            raise HTTPException(404, f"Nothing was received of job {job.name!r} yet.")
         return self._looks.at(job)
 
     def _ref(self, request: Request) -> RunRef:

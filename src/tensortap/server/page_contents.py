@@ -51,16 +51,18 @@ def contents_of(directory: Path) -> dict[str, Any]:
     look.mosaic, look.runs = SessionMosaic(session), len(session)
     while not look.mosaic.is_complete:
         look.mosaic.advance(1.0)
-    look.report, look.answered = search_session(session), 1
+    report = search_session(session)
+    look.take(
+        page_views.describe_report(report, session), page_views.describe_findings(check_session(session))
+    )
     told = _Told(job.id)
     told.add("/api/server", {"version": version("tensortap"), "is_live": False, "started": 0, "now": {}})
     told.add("/api/jobs", {"jobs": [_describe(job, session)]})
     told.add(told.job("answer"), page_views.answer_of(look))
-    look.findings = check_session(session)
-    told.add(told.job("findings"), page_views.findings_of(look))
+    told.add(told.job("findings"), page_views.findings_of(look, None))
     told.add(told.job("ranks"), {**_ranks(session), "notices": []})
     _add_traces(told, session)
-    first = look.report.first_bad
+    first = report.first_bad
     if first is not None:
         _add_finding(told, look, session, first)
     facts = page_views.grid(look, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.analyze.checks import told
+from tensortap.analyze.checks import CheckFinding, told
 from tensortap.analyze.findings import Report
 from tensortap.analyze.graph import node_named
 from tensortap.analyze.lines import is_bad, source_files
@@ -56,11 +56,10 @@ MOST_TILE_CELLS = 4 << 20
 def answer_of(look: Look) -> dict[str, Any]:
     """The first bad value of a job, as `tensortap why` tells it; what it says as long as that is searched for."""
     facts: dict[str, Any] = {"version": look.answered, "searching": look.is_searching, "runs": look.runs}
-    report = look.report
-    if report is None:
+    if look.answer is None:
         state = "problem" if look.problem else "empty" if look.answered else "searching"
         return {**facts, "state": state, "problem": look.problem}
-    return {**facts, **describe_report(report, look.job.session()), "problem": look.problem}
+    return {**facts, **look.answer, "problem": look.problem}
 
 
 def describe_report(report: Report, session: SessionDir) -> dict[str, Any]:
@@ -92,11 +91,16 @@ def _state(report: Report) -> str:
     return "healthy" if report.is_healthy else "unsure"
 
 
-def findings_of(look: Look) -> dict[str, Any]:
-    """What is silently wrong in the program of a job, as `tensortap check` tells it."""
-    shown = told(look.findings)
+def findings_of(look: Look, task: int | None) -> dict[str, Any]:
+    """What is silently wrong in the program of a job, as `tensortap check` tells it; on one rank or all."""
+    shown = [each for each in look.findings["findings"] if task in (None, each["rank"])]
+    return {"version": look.checked, **look.findings, "findings": shown}
+
+
+def describe_findings(findings: Sequence[CheckFinding]) -> dict[str, Any]:
+    """Findings with the words they are told in."""
+    shown = told(findings)
     return {
-        "version": look.checked,
         "findings": [
             {
                 **each.as_dict(),
@@ -106,7 +110,7 @@ def findings_of(look: Look) -> dict[str, Any]:
             }
             for each in shown
         ],
-        "left_out": len(look.findings) - len(shown),
+        "left_out": len(findings) - len(shown),
     }
 
 
@@ -143,9 +147,9 @@ def _rank(look: Look, ranks: Sequence[int], task: int | None) -> int | None:
         if task not in ranks and ranks:
             raise NotThereError(f"There is no rank {task}; there are {', '.join(map(str, ranks))}.")
         return task if ranks else None
-    first = None if look.report is None else look.report.first_bad
-    if first is not None and first.rank in ranks:
-        return first.rank
+    first = look.first_bad
+    if first is not None and first["rank"] in ranks:
+        return int(first["rank"])
     return ranks[0] if ranks else None
 
 
@@ -153,9 +157,9 @@ def _phases(look: Look, rank: int | None, tensors: Sequence[str]) -> list[str]:
     """The phase of each tensor, as the graph of a run tells it; empty where none does."""
     if rank is None or look.mosaic is None:
         return ["" for _ in tensors]
-    first = None if look.report is None else look.report.first_bad
     runs = look.mosaic.session.runs
-    tried = [] if first is None else [run for run in runs if run.name == first.run_name]
+    first = look.first_bad
+    tried = [] if first is None else [run for run in runs if run.name == first["run_name"]]
     for run in [*tried, *runs[:-3:-1]]:
         try:
             nodes = look.facts(run).nodes

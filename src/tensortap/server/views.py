@@ -286,13 +286,6 @@ def health(
     return {"tensor": tensor, "columns": columns, "total": total, "notices": session.notices}
 
 
-def findings(job: AnyJob, task: int | None) -> dict[str, Any]:
-    """What is silently wrong in the program of a job, as `tensortap check` tells it."""
-    from tensortap.analyze.checks import check_session, told
-
-    return {"findings": [each.as_dict() for each in told(check_session(session_of(job), task=task))]}
-
-
 def ranks(job: AnyJob, part: str, last: int | None) -> dict[str, Any]:
     """Which rank differs first."""
     session = session_of(job)

@@ -44,6 +44,7 @@ function HealthGrid({ grid }: { grid: Grid }) {
   const [attach, width, height] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const scroller = useRef<HTMLDivElement>(null);
+  const drawn = useRef<Cells | null>(null);
 
   const mode: Mode = params.colour === "zeros" ? "zeros" : "size";
   const filter = { name: params.filter ?? "", phase: params.phase ?? "", dtype: params.dtype ?? "", bad: params.only === "bad" };
@@ -113,7 +114,13 @@ function HealthGrid({ grid }: { grid: Grid }) {
     if (!cells || !canvas.current || !width) return;
     const frame = { from, to, firstRow, rows: Math.min(shownRows, rows.length - firstRow), rowHeight: ROW, mode };
     paint(canvas.current, cells, frame, palette);
+    if (!canvas.current.dataset.painted) performance.mark("grid first painted");
     canvas.current.dataset.painted = "yes";
+    if (drawn.current !== cells) {
+      drawn.current = cells;
+      performance.clearMarks("grid painted");
+      performance.mark("grid painted");
+    }
   }, [cells, from, to, firstRow, shownRows, rows, width, height, mode, palette]);
 
   const setRange = (begin: number, end: number) => {

@@ -14,7 +14,6 @@ __all__ = ["RULE"]
 
 
 import math
-from itertools import pairwise
 
 from tensortap.analyze.health import Health
 from tensortap.records import Node

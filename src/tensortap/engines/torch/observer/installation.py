@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _ops
@@ -90,7 +90,9 @@ class Installation:
 @functools.cache
 def _pass_by_higher_order_ops() -> None:
     """Have operators that PyTorch dispatches in Python go past our kernel, which is for those in C++."""
-    key = torch._C._dispatch_tls_local_include_set().highestPriorityTypeId()  # type: ignore[attr-defined]
-    _ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
-    for operator in _ops._higher_order_ops.values():
+    library: Any = torch._C
+    operators: Any = _ops
+    key = library._dispatch_tls_local_include_set().highestPriorityTypeId()
+    operators._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in operators._higher_order_ops.values():
         operator.fallthrough(key)
