@@ -36,7 +36,7 @@ from tensortap.engines.tensorflow.observer.interface import Armed, ExecutedGraph
 
 v1 = tf.compat.v1
 FLOATS = frozenset(["float16", "bfloat16", "float32", "float64"])
-WARM_UP_CALLS = 2
+WARM_UP_CALLS = 4  # until memory has been used once
 Call = Callable[[Armed | None], Any]
 
 

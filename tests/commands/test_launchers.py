@@ -223,10 +223,31 @@ MORE = {
     "fork": ["processes.py", "fork", "PORT"],
     "spawn": ["processes.py", "spawn", "PORT"],
     "forkserver": ["processes.py", "forkserver", "PORT"],
-    "accelerate launch": "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
-    "--mixed_precision no --dynamo_backend no with_accelerate.py".split(),
+    "accelerate launch": [
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "with_accelerate.py",
+    ],
     "ddp_spawn of Lightning": ["with_lightning.py", "ddp_spawn"],
-    "deepspeed": "-m deepspeed.launcher.runner --num_gpus 2 --master_port PORT --no_local_rank with_deepspeed.py".split(),
+    "deepspeed": [
+        "-m",
+        "deepspeed.launcher.runner",
+        "--num_gpus",
+        "2",
+        "--master_port",
+        "PORT",
+        "--no_local_rank",
+        "with_deepspeed.py",
+    ],
 }
 
 

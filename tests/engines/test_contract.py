@@ -11,6 +11,7 @@ import pytest
 import tensortap as tt
 from tensortap.commands import main
 from tensortap.debug.dumping import DumpingDebugWrapperSession
+from tensortap.reader import has_inf_or_nan
 from tensortap.reader.session_dir import SessionDir
 from tensortap.server.debug_server import DebugServer
 
@@ -123,6 +124,33 @@ class TestHooks:
                 with monitor.run(f"{program.hidden}:0") as run:
                     program.step(program.x)
         np.testing.assert_array_equal(run.results, np.full((4, 2), 2.25))
+
+
+class TestWatches:
+    def test_only_what_is_asked_for_is_recorded(self, program, tmp_path):
+        watch = tt.WatchOptions("DebugNumericSummary", node_name_regex_allowlist=f"^{program.log}$")
+        with DumpingDebugWrapperSession(program.session, tmp_path / "root", watch) as session:
+            for _ in range(2):
+                session.run(None, {"x": program.x})
+        for run in range(2):
+            assert list(values_of(SessionDir(tmp_path / "root").run(run))) == [
+                f"{program.log}:0:DebugNumericSummary"
+            ]
+
+    def test_a_watch_that_matches_nothing_is_told_with_the_nearest_name(self, program, tmp_path, caplog):
+        watch = tt.WatchOptions(node_name_regex_allowlist=f"^{program.log}x$")
+        with DumpingDebugWrapperSession(program.session, tmp_path / "root", watch) as session:
+            session.run(None, {"x": program.x})
+        assert f"{program.log}x" in caplog.text
+        assert "matched" in caplog.text
+
+    def test_the_reader_finds_what_is_infinite(self, make_program, tmp_path):
+        program = make_program(0.0)
+        with DumpingDebugWrapperSession(program.session, tmp_path / "root") as session:
+            session.run(None, {"x": program.x})
+        found = [each.node_name for each in SessionDir(tmp_path / "root").run(0).find(has_inf_or_nan)]
+        assert found[0] == program.log
+        assert program.mean in found
 
 
 class TestRecords:

@@ -66,7 +66,9 @@ class Following:
         self.watch = ScriptWatch(
             script_options(options, root, condition, is_child=is_child), self.answerer.judge
         )
-        hooks += profiling(options, root)  # makes a folder in a directory that must be empty until it is claimed
+        hooks += profiling(
+            options, root
+        )  # makes a folder in a directory that must be empty until it is claimed
         self.answerer.rank = lambda: self.watch.presence.rank
         self.watch.on_stop = self.answerer.stopping
         self.watch.on_leave_out = self.answerer.leaves_out
@@ -138,6 +140,14 @@ class Following:
         except KeyboardInterrupt:
             shared_queue().abandon()
             self.answerer.leave()
+
+    def settle(self) -> None:
+        """The process hands over a result: what it has recorded so far is written first, for it may be killed then."""
+        from tensortap.sink.queue import shared_queue
+
+        if os.getpid() == self._process and not self._is_over and self.watch.seen.runs:
+            shared_queue().drain(_LAST_WORD_SECS)
+            self.watch.presence.rest()
 
     def resign(self) -> None:
         """This process turns out to serve others: it is not watched, and need not be."""

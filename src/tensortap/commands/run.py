@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     from tensortap.commands.common import checked_regex
     from tensortap.commands.following import Following, executed
     from tensortap.commands.run_options import exclusions, words_of
-    from tensortap.launch.job import Job
+    from tensortap.launch.job import Job, terminal
     from tensortap.launch.ranks import Voice, default_root
 
     program = _program(options).found()
@@ -165,6 +165,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         program.words,
         head=os.getpid(),
         stream=voice.job_name,
+        terminal=terminal(),
     )
     return partial(executed, Following(options, job, voice), program.execute)
 

@@ -281,7 +281,8 @@ class Answerer:
 
     def _summarise(self, watch: Any) -> None:
         seen = watch.seen
-        runs = seen_by_all(watch, trained_in(self._root))["seen_runs"]
+        # A process that was killed may have written more than it had time to tell of.
+        runs = seen_by_all(watch, trained_in(self._root))["seen_runs"] or any(self._root.glob("run_*"))
         if not runs and seen.checked:
             steps = f" in {count(seen.steps, 'step')}" if seen.steps else ""
             calls = count(seen.checked, "call")

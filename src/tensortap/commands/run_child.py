@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.launch.children import is_launcher, is_watched
 from tensortap.launch.imports import when_imported
-from tensortap.launch.job import Job
+from tensortap.launch.job import Job, terminal
 
 if TYPE_CHECKING:
     from tensortap.commands.following import Following
@@ -50,7 +50,8 @@ def voice_of(job: Job) -> Voice:
     """A process of a job speaks last if nobody else will."""
     from tensortap.launch.ranks import Voice
 
-    return Voice(Path(job.root), None, job.name, is_head=False, is_orphan=not job.head)
+    is_heard = not job.head or terminal() == job.terminal
+    return Voice(Path(job.root), None, job.name, is_head=False, is_orphan=not job.head, is_heard=is_heard)
 
 
 def ends_with(following: Following) -> None:
@@ -60,6 +61,7 @@ def ends_with(following: Following) -> None:
     atexit.register(following.finish)
     _before_exit(following)
     _around_processes(following)
+    _before_results(following)
     hook = sys.excepthook
 
     def fail_and_show(kind: Any, error: Any, traceback: Any) -> None:
@@ -100,6 +102,19 @@ def _around_ray_train(following: Following) -> None:
         run(self, train)
 
     runner.run = run_and_tell
+
+
+def _before_results(following: Following) -> None:
+    """Workers of a pool hand over their results, and are killed when the pool has them all."""
+    from multiprocessing.queues import SimpleQueue
+
+    put = SimpleQueue.put
+
+    def settle_and_put(queue: Any, result: Any) -> None:
+        following.settle()
+        put(queue, result)
+
+    SimpleQueue.put = settle_and_put  # type: ignore[method-assign,assignment]
 
 
 def _around_processes(following: Following) -> None:

@@ -112,6 +112,9 @@ class Presence:
         if self._over.is_set():  # a hook that serves another session after its first one
             self._begin()
         self._thread = threading.get_ident()
+        if self._facts.state == ENDED:
+            with self._lock:
+                self._facts = replace(self._facts, state=RUNNING)
         if rank is not None and (index == 0 or rank != self._at[2]):
             with self._lock:  # the group may be gone before the next beat
                 self._facts = replace(self._facts, world=max(self.world_size(), self._facts.world))
@@ -125,6 +128,11 @@ class Presence:
     def tell(self) -> None:
         """Say what is known now, without waiting for the next beat."""
         self._write()
+
+    def rest(self) -> None:
+        """The process has done what it was asked to, and may be killed, or begin another run."""
+        if not self._over.is_set():
+            self._write(state=ENDED)
 
     def end(self, error: str | None = None) -> None:
         """The process is done with the session; harmless when called again, and in a forked child."""

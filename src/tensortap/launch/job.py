@@ -20,7 +20,7 @@ from tensortap.frameworks import FRAMEWORKS
 from tensortap.seam.place import ABOVE, signature
 from tensortap.store.layout import process_folder
 
-__all__ = ["JOB", "PYTHON", "SITE", "Job", "joined"]
+__all__ = ["JOB", "PYTHON", "SITE", "Job", "joined", "terminal"]
 
 JOB = "TENSORTAP_JOB"
 """Environment variable: the job, as JSON."""
@@ -45,6 +45,7 @@ class Job:
         frameworks: at whose import it begins to be watched.
         begun: whether it has been said that the program is being watched.
         stream: by which it is known at a debug server.
+        terminal: where the head speaks, see `terminal`.
 
     >>> job = Job("/tmp/dumps", "7", ["--stop"], "train.py", ["train.py"])
     >>> Job.of({JOB: job.text}) == job
@@ -63,6 +64,7 @@ class Job:
     frameworks: str = " ".join(framework.module for framework in FRAMEWORKS)
     begun: bool = False
     stream: str = ""
+    terminal: str = ""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Job | None:
@@ -97,6 +99,15 @@ class Job:
             folder = process_folder(Path(self.root))
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{os.getpid()}{_JOINED}").touch()
+
+
+def terminal() -> str:
+    """Names what standard error leads to; empty if it leads nowhere."""
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return ""
+    return f"{status.st_dev} {status.st_ino}"
 
 
 def joined(root: Path) -> set[int]:

@@ -62,6 +62,7 @@ class Voice:
     Attributes:
         launch: of ranks that a launcher has started, each by `tensortap run`.
         job: name of what `tensortap run` has started; its processes share the directory, too.
+        is_heard: whether the user sees what this process writes to standard error; others leave it to the head.
         is_orphan: whether there is no such process; then rank 0 speaks last.
         is_head: whether this is the process that the user has started, or a rank of such; others do not speak last.
 
@@ -74,6 +75,7 @@ class Voice:
     job: str = ""
     is_head: bool = True
     is_orphan: bool = False
+    is_heard: bool = True
 
     @classmethod
     def of_this_process(cls, root: Path) -> Voice:
@@ -103,6 +105,8 @@ class Voice:
 
     def takes(self, word: str) -> bool:
         """Whether this process is the first that wants to say something."""
+        if not self.is_heard:
+            return False
         if not self.name:
             return True
         try:

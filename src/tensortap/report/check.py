@@ -18,7 +18,8 @@ __all__ = ["add_finding", "explanation", "findings_page", "rules_table", "spoken
 def spoken(finding: CheckFinding) -> str:
     """A finding in one line, for somebody who watches the program."""
     place = "" if finding.source is None else f" {short_path(finding.source.file)}:{finding.source.line}:"
-    return f"{finding.kind} at step {finding.step}:{place} {finding.sentence}"
+    what = finding.sentence.partition(": ")[0].rstrip(".")
+    return f"{finding.kind} at step {finding.step}:{place} {what}."
 
 
 def findings_page(findings: Sequence[CheckFinding], left_out: int = 0, name_rank: bool = False) -> Page:

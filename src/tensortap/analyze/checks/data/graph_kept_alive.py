@@ -19,7 +19,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
     """Programs in which hardly any graph that was followed has been freed."""
     told = [(update, update.graphs) for update in evidence.updates if update.graphs is not None]
     many = [(update, graphs) for update, graphs in told if graphs.alive >= max(ENOUGH, 0.9 * graphs.marked)]
-    if not many or told[-1][1].alive < max(ENOUGH, 0.9 * told[-1][1].marked):
+    if not many:
         return
     update, graphs = many[0]
     backward = [event.source for event in update.events if event.what == "backward"]
@@ -34,8 +34,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
         step=update.step,
         source=graphs.source or (backward[-1] if backward else None),
         evidence={
-            "graphs followed": told[-1][1].marked,
-            "of those still alive": told[-1][1].alive,
+            "graphs followed": graphs.marked,
+            "of those still alive": graphs.alive,
             "held by": graphs.holder or None,
         },
         weight=0.7,

@@ -31,7 +31,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
                 yield RULE.finding(
                     mode.model,
                     f"{mode.model} is trained in evaluation mode since step {update.step}: nobody has called train() "
-                    f"after it was evaluated, and {' and '.join(sorted(kinds))} does nothing.",
+                    f"after it was evaluated, and {' and '.join(sorted(kinds))} {'do' if len(kinds) > 1 else 'does'} "
+                    "nothing.",
                     step=update.step,
                     source=update.source,
                     evidence={

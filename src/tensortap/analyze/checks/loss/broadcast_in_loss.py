@@ -32,11 +32,12 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
                 continue
             column, row, count = pair
             seen.add(node.name)
-            places = [place_of(_source(flow, each)) for each in (column, row)]
+            lines = [_source(flow, each) for each in (column, row)]
+            made = [f", made at {place_of(line)}," if line is not None else "" for line in lines]
             yield RULE.finding(
                 node.name,
-                f"{node.name} compares every element of {column} ({count}, 1), made at {places[0]}, with every element "
-                f"of {row} ({count}), made at {places[1]}: {count}×{count} pairs instead of {count}.",
+                f"{node.name} compares every element of {column} ({count}, 1){made[0]} with every element of {row} "
+                f"({count}){made[1].rstrip(',')}: {count}×{count} pairs instead of {count}.",
                 step=flow.step,
                 source=node.own_source,
                 evidence={
@@ -44,8 +45,8 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
                     "shape of the row": f"({count},)",
                     "pairs compared": count * count,
                     "pairs there are": count,
-                    "line of the column": places[0],
-                    "line of the row": places[1],
+                    "line of the column": None if lines[0] is None else place_of(lines[0]),
+                    "line of the row": None if lines[1] is None else place_of(lines[1]),
                 },
             )
 

@@ -33,7 +33,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
         if len(sources) < len(updates):
             continue
         trained = [each for update in updates for each in update.parameters if each.trains]
-        if not trained or any(each.gradient is not None or each.is_reached for each in trained):
+        if not trained or any(each.gradient is not None or each.is_reached is not False for each in trained):
             continue
         if any(update.strays for update in updates):
             continue

@@ -19,8 +19,9 @@ _PICKS = ("nll_loss", "picked_loss")
 def find(evidence: Evidence) -> Iterator[CheckFinding]:
     """Logarithms of softmax that are taken of what a softmax returned."""
     seen = set()
-    for run in evidence.runs:
-        flow = flow_of(run)
+    # What is trained matters most: an evaluation may come before it.
+    for flow in sorted(map(flow_of, evidence.runs), key=lambda flow: not flow.trains):
+        run = flow.facts
         for node in flow.nodes("log_softmax"):
             if _key(node) in seen or not node.inputs:
                 continue

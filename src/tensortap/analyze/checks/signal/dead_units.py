@@ -18,7 +18,7 @@ _RECTIFIERS = ("relu", "relu6", "clamp_min", "hardtanh", "threshold")
 ENOUGH = 8
 """Runs, or updates, in which it has to be so."""
 
-MANY = 0.5
+MANY = 0.75
 """The share of units that is told."""
 
 FEWEST_UNITS = 12
@@ -100,7 +100,7 @@ RULE = Rule(
     "dead-units",
     "likely",
     "Units in front of a rectifier that are zero for all samples of all batches: of all of them (then it is "
-    "sure, because nothing before the layer can be trained any more), or of at least half, told by gradients "
+    "sure, because nothing before the layer can be trained any more), or of three quarters at least, told by gradients "
     "that were exactly zero in every update that was looked at, eight at least. Batches of fewer than eight "
     "samples tell nothing.",
     "nn.init.constant_(layer.bias, -10.0)",

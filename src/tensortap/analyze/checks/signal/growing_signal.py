@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tensortap.analyze.checks.evidence import Evidence
 from tensortap.analyze.checks.finding import CheckFinding
@@ -13,6 +14,7 @@ __all__ = ["RULE"]
 
 
 import math
+from itertools import pairwise
 
 from tensortap.analyze.health import Health
 from tensortap.records import Node
@@ -83,7 +85,7 @@ def _from_run_to_run(trained: list[Flow], told: set[str]) -> Iterator[CheckFindi
         node = runs[0][1].facts.nodes[name]
         model = root_of(node.module or name)
         values = [size for size, _ in runs]
-        grows = all(b >= _RUN * a for a, b in zip(values, values[1:], strict=False))
+        grows = all(b >= _RUN * a for a, b in pairwise(values))
         if model in told or not grows or values[-1] < _TOTAL * values[0]:
             continue
         told.add(model)
@@ -96,7 +98,7 @@ def _from_run_to_run(trained: list[Flow], told: set[str]) -> Iterator[CheckFindi
                 "root mean square in the first run": values[0],
                 "in the last": values[-1],
                 "runs": len(values),
-                "smallest factor between two": min(b / a for a, b in zip(values, values[1:], strict=False)),
+                "smallest factor between two": min(b / a for a, b in pairwise(values)),
             },
             weight=0.6,
         )

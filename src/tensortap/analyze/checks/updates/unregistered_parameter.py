@@ -28,11 +28,15 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             of_attribute.setdefault(_attribute(name, told[0][1]), []).append(name)
     for subject, names in of_attribute.items():
         update, stray = found[names[0]][0]
-        what = "is a tensor" if names == [subject] else f"holds {len(names)} tensors"
+        what = (
+            "is a tensor that asks for gradients and gets them, but is no parameter of its module: no optimizer has it"
+            if names == [subject]
+            else f"holds {len(names)} tensors that ask for gradients and get them, but are no parameters of its "
+            "module: no optimizer has them"
+        )
         yield RULE.finding(
             subject,
-            f"{subject} {what} that asks for gradients and gets them, but is no parameter of its module, "
-            "so that no optimizer has it: it stays as it was made.",
+            f"{subject} {what}, and nothing changes in {'it' if names == [subject] else 'them'}.",
             step=update.step,
             source=None if stray.declared is None else Frame.of_text(stray.declared),
             weight=0.85,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -49,25 +50,31 @@ struct Block {
 
 // Memory of blocks that comes back when Python has written them. A fresh block costs a page fault for every 4 KiB,
 // several times what copying into a used one costs. (Large pages were slower: the kernel stops to make room for them.)
+// Large values have blocks of their own size, which the next layer, or the next run, asks for again.
 class Pool {
  public:
   char* take(size_t size) {
-    if (size == kBlockSize) {
+    size = rounded(size);
+    {
       std::lock_guard<std::mutex> hold(lock_);
-      if (!free_.empty()) {
-        char* memory = free_.back();
-        free_.pop_back();
+      const auto found = free_.find(size);
+      if (found != free_.end()) {
+        char* memory = found->second;
+        free_.erase(found);
+        kept_ -= size;
         return memory;
       }
     }
-    return static_cast<char*>(std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment));
+    return static_cast<char*>(std::aligned_alloc(kAlignment, size));
   }
 
   void give_back(char* memory, size_t size) {
-    if (size == kBlockSize) {
+    size = rounded(size);
+    {
       std::lock_guard<std::mutex> hold(lock_);
-      if (free_.size() < kKept) {
-        free_.push_back(memory);
+      if (kept_ + size <= kMostKept) {
+        free_.emplace(size, memory);
+        kept_ += size;
         return;
       }
     }
@@ -75,9 +82,13 @@ class Pool {
   }
 
  private:
-  static constexpr size_t kKept = 32;
+  static constexpr size_t kMostKept = size_t(384) << 20;
+  static constexpr size_t kUnit = size_t(64) << 10;  // a multiple of the alignment
+  static size_t rounded(size_t size) { return (size + kUnit - 1) / kUnit * kUnit; }
+
   std::mutex lock_;
-  std::vector<char*> free_;
+  std::multimap<size_t, char*> free_;
+  size_t kept_ = 0;
 };
 
 // Never destroyed: Python may give blocks back at its very end.

@@ -55,7 +55,7 @@ class Course:
 
     @property
     def is_compared(self) -> bool:
-        """Whether the next update is compared with those before, even if it is not looked at: all at first, then some."""
+        """Whether the next update is compared with those before, looked at or not: all at first, then some."""
         return self.count < COMPARED_ALL or not self.count % COMPARED_EVERY
 
     def wants(self, signature: Any) -> bool:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 torch.manual_seed(0)
 model = nn.Linear(6, 3)
-average = copy.deepcopy(model).requires_grad_(False)
+average = copy.deepcopy(model).requires_grad_(False)  # here
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(30):
     x = torch.randn(16, 6)
@@ -23,4 +23,4 @@ for _ in range(30):
     optimizer.step()
     with torch.no_grad():
         for slow, fast in zip(average.parameters(), model.parameters()):
-            slow = 0.9 * slow + 0.1 * fast  # here
+            slow = 0.9 * slow + 0.1 * fast

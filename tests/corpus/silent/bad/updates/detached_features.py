@@ -1,6 +1,6 @@
 """Features are detached for logging, and the detached ones are used from then on.
 
-finding: cut-from-loss | model/features | sure | step 1
+finding: cut-from-loss | model/features | likely | step 1
 """
 
 import torch

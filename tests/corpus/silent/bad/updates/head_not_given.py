@@ -1,6 +1,6 @@
 """The head is made after the optimizer was given the parameters of the body.
 
-finding: not-in-optimizer | head/weight | sure | step 1
+finding: not-in-optimizer | head/weight | likely | step 1
 """
 
 import torch

@@ -1,6 +1,7 @@
-"""A step far too large in the beginning kills most units of a convolution for good.
+"""One batch far out of range in the beginning kills most units of a convolution for good.
 
-finding: dead-units | model/conv | likely | step 12
+finding: dead-units | model/conv | likely | step 20
+also: input-scale
 """
 
 import torch
@@ -21,12 +22,11 @@ class Net(nn.Module):
 
 torch.manual_seed(1)
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=200.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 for step in range(60):
     x = torch.rand(8, 1, 8, 8)
-    loss = F.cross_entropy(model(x), (x.mean((1, 2, 3)) > 0.5).long())
+    y = (x.mean((1, 2, 3)) > 0.5).long()
+    loss = F.cross_entropy(model(x * 1000 if step == 0 else x), y)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
