@@ -104,6 +104,11 @@ def test_values_by_slice(server):
         assert np.load(io.BytesIO(response.read())).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_findings_are_told_as_check_tells_them(server):
+    assert get(server, f"{JOB}/findings") == {"findings": []}
+    assert http(server, "/api/jobs/nobody/findings")[0] == 404
+
+
 def test_graph_and_ranks(server):
     nodes = get(server, f"{JOB}/runs/last/graph")["nodes"]
     assert nodes[1]["name"] == "fc"
