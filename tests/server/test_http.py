@@ -105,7 +105,7 @@ def test_values_by_slice(server):
 
 
 def test_findings_are_told_as_check_tells_them(server):
-    assert get(server, f"{JOB}/findings") == {"findings": []}
+    assert get(server, f"{JOB}/findings")["findings"] == []
     assert http(server, "/api/jobs/nobody/findings")[0] == 404
 
 

@@ -947,7 +947,10 @@ def included_keys():
     return str(torch._C._dispatch_tls_local_include_set())
 
 
-def test_the_dispatch_key_is_on_in_runs_only():
+def test_the_dispatch_key_is_on_in_runs_only(monkeypatch):
+    monkeypatch.delitem(
+        sys.modules, "tensortap.engines.torch.compiled", raising=False
+    )  # of another test's program
     before, during = included_keys(), []
     with tt.torch.Session(lambda: during.append(included_keys())) as session:
         session.run(None, options=WATCH)

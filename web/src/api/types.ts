@@ -102,6 +102,7 @@ export interface Finding {
   output: { tensor: string; health: HealthFacts };
   is_certain: boolean;
   origin: { text: string; run: number | null; node: string | null } | null;
+  came_by: string | null;
   during: string | null;
   reached: string[];
   propagators: string[];
