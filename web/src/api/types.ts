@@ -103,6 +103,8 @@ export interface Finding {
   is_certain: boolean;
   origin: { text: string; run: number | null; node: string | null } | null;
   came_by: string | null;
+  parts: string[];
+  arrivals: { rank: number; run: number; step: number; collective: string; words: string }[];
   during: string | null;
   reached: string[];
   propagators: string[];
