@@ -27,7 +27,7 @@ __all__ = ["RunRef", "SessionDir"]
 
 
 _SETTLED_NS = 2_000_000_000
-"""A directory that changed so long ago would tell by its time if it had changed again: clocks of file systems are coarse."""
+"""A directory that changed so long ago would tell if it had changed again: the clocks of file systems are coarse."""
 
 
 @dataclass(frozen=True, slots=True)
