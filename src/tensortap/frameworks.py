@@ -95,8 +95,8 @@ FRAMEWORKS = (
         library="libtensorflow",
         has_sessions=True,
         loop_advice=(
-            "it ran no session, called no tf.function that trains and no Keras fit. Put hooks around your session, "
-            "or make it a tt.tensorflow.Session (docs/tensorflow.md)"
+            "it ran no session, called no tf.function that trains and no Keras fit. Put @tf.function around the step "
+            "of your loop, or hooks around your session (docs/tensorflow.md)"
         ),
     ),
     Framework(

@@ -23,7 +23,14 @@ from tests.patience import patient
 from tests.sink.peers import PlainServer, ServerProcess, at_most, free_port
 from tests.torch_engine.zoo import ZOO
 
-QUICK = tt.StreamOptions(connect_timeout_secs=5, breakpoint_timeout_secs=2, flush_secs=20)
+# Servers that answer: how long they may take must not decide what a test finds, however busy the machine is.
+QUICK = tt.StreamOptions(
+    connect_timeout_secs=patient(5),
+    stall_timeout_secs=patient(10),
+    gate_timeout_secs=patient(5),
+    breakpoint_timeout_secs=patient(5),
+    flush_secs=patient(20),
+)
 LOST = tt.StreamOptions(connect_timeout_secs=0.3, retry_secs=30, stall_timeout_secs=0.5, flush_secs=5)
 
 

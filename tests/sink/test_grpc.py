@@ -29,7 +29,12 @@ from tests.store import sample
 from tests.store.sample import CPU, INFO, START, batch_of, nodes, pill
 from tests.wire.test_events import same
 
-OPTIONS = StreamOptions(connect_timeout_secs=5, breakpoint_timeout_secs=0.5)
+OPTIONS = StreamOptions(
+    connect_timeout_secs=patient(5),
+    stall_timeout_secs=patient(10),
+    gate_timeout_secs=patient(5),
+    breakpoint_timeout_secs=patient(5),
+)
 NODES = [node for each in nodes().values() for node in each]
 
 
@@ -264,7 +269,7 @@ def test_a_breakpoint_whose_server_forgets_to_reply_costs_its_timeout_once(plain
     key = "x:0:DebugIdentity"
     plain.request(key, READ_WRITE)
     plain.breakpoints[key] = lambda record: False
-    sink = GrpcSink(plain.url, INFO, OPTIONS)
+    sink = GrpcSink(plain.url, INFO, replace(OPTIONS, breakpoint_timeout_secs=0.5))
     assert sink.open_gates() == {key}
     with at_most(5):
         for _ in range(20):

@@ -28,6 +28,8 @@ QUICK = StreamOptions(
     stall_timeout_secs=1.0,
     gate_timeout_secs=0.3,
 )
+STEADY = replace(QUICK, connect_timeout_secs=patient(5), stall_timeout_secs=patient(5))
+"""For servers that answer, from which nothing may be lost."""
 PER_RUN = 101
 TABLE = KeyTable()
 SMALL, LARGE = np.ones(1, np.float32), np.ones(200_000, np.float32)
@@ -163,7 +165,7 @@ def test_a_slow_server_costs_records_but_no_time_and_no_memory(tmp_path, caplog)
 
 def test_a_full_queue_may_hold_training_up_where_that_is_wanted(tmp_path):
     with ServerProcess(tmp_path, delay=0.01) as server:
-        program = Program(server.address, replace(QUICK, max_queue_bytes=1 << 20, max_wait_secs=30))
+        program = Program(server.address, replace(STEADY, max_queue_bytes=1 << 20, max_wait_secs=patient(30)))
         program.run(20, value=LARGE)
         program.finish()
         assert program.dropped() == {}
@@ -183,7 +185,7 @@ def test_a_run_with_gates_waits_for_a_silent_server_once():
 
 def test_runs_of_many_threads_are_all_accounted_for(tmp_path):
     with ServerProcess(tmp_path) as server:
-        programs = [Program(server.address) for _ in range(8)]
+        programs = [Program(server.address, STEADY) for _ in range(8)]
         threads = [threading.Thread(target=program.run, args=(10,)) for program in programs]
         for thread in threads:
             thread.start()

@@ -129,6 +129,7 @@ def test_a_session_and_a_monitored_session_are_wrapped(v1, model, raw, tmp_path)
         wrapped = tt.DumpingDebugWrapperSession(monitored, tmp_path / "monitored")
         while not wrapped.should_stop():
             wrapped.run(model.train, {model.x: model.data})
+    wrapped.flush()
     assert SessionDir(tmp_path / "monitored").run(0).get_tensors("log", 0, "DebugIdentity")
 
 

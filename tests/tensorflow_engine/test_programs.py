@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+
 import numpy as np
 import pytest
 
 from tensortap.engines.tensorflow.engine import ENGINE
 from tests.engines.following import followed
+from tests.patience import wait_until
 from tests.tensorflow_engine import modern
 from tests.tensorflow_engine.healthy import HEALTHY
 from tests.tensorflow_engine.plants import PLANTS
@@ -84,3 +89,41 @@ def test_a_healthy_function_or_model_is_left_alone(tf, program, tmp_path):
 def bits(tf, results):
     """What a program returned, to the last bit."""
     return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(results) if leaf is not None]
+
+
+# --- what is not seen is said --------------------------------------------------------------------------------
+
+
+def eager_loop(tf, start):
+    weight = tf.Variable([start], name="weight")
+    for _ in range(4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.math.log(weight))
+        weight.assign_sub(tape.gradient(loss, weight))
+    return weight.numpy().tobytes()
+
+
+def test_a_loop_outside_of_functions_is_told_that_nobody_sees_it(tf, tmp_path, caplog):
+    plain = eager_loop(tf, 4.0)
+    result, _, watch = followed(ENGINE, lambda: eager_loop(tf, 4.0), tmp_path / "good")
+    assert result == plain
+    (said,) = caplog.messages
+    assert "outside of a tf.function" in said
+    assert "test_programs.py:" in said
+    assert watch.seen.unseen == {"gradients computed outside of a tf.function, which were not watched": 4}
+    caplog.clear()
+    followed(ENGINE, lambda: eager_loop(tf, 1.0), tmp_path / "bad")  # log(0) in the second iteration
+    assert "The loss is not finite: 1 of 1 values in call 1 of GradientTape.gradient" in caplog.messages[1]
+    assert len(caplog.messages) == 2
+
+
+def test_a_program_that_was_followed_is_let_go(tf, tmp_path):
+    watches = weakref.WeakSet()
+    for name in ("bad", "worse"):
+        program = modern.PLANTS[0].program
+        _, report, watch = followed(ENGINE, lambda program=program: program(tf), tmp_path / name)
+        assert report.first_bad is not None
+        watches.add(watch)
+        del report, watch
+    wait_until(lambda: gc.collect() >= 0 and not watches)
+    assert not [each for each in threading.enumerate() if each.name == "tensortap-judge"]

@@ -44,6 +44,7 @@ def test_wrappers_stream_what_a_dump_has(v1, model, raw, server, tmp_path, wrapp
     dumping = tt.DumpingDebugWrapperSession(raw, tmp_path / "dumps")
     dumping.run(model.loss, {model.x: model.data})
     wrapped.close()
+    dumping.close()  # what it has recorded is on its way until then
     streamed, dumped = SessionDir(server.root / "job").run(-1), SessionDir(tmp_path / "dumps").run(0)
     keys = {datum.watch_key for datum in streamed.dumped_tensor_data}
     assert keys == ({KEY} if gated else {datum.watch_key for datum in dumped.dumped_tensor_data})

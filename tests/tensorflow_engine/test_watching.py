@@ -10,6 +10,7 @@ import pytest
 import tensortap as tt
 from tensortap.commands import main
 from tensortap.reader.session_dir import SessionDir
+from tensortap.sink.base import notices
 from tensortap.sink.memory import collect
 
 HEALTH = tt.WatchOptions("DebugNumericSummary", keep_bad=4)
@@ -175,3 +176,20 @@ def test_planted_failures_are_answered_with_op_line_and_step(tf, v1, tmp_path, c
     if node == "bad" and cause in ("log", "negative", "zero"):
         assert answer["step"] == 1
     assert cause in json.dumps(answer).lower()
+
+
+@pytest.mark.parametrize(
+    ("device", "op", "kind"),
+    [("TPU:0", "Add", "TPU"), ("CPU:0", "TPUExecute", "TPU"), ("GPU:1", "Add", "GPU")],
+)
+def test_what_another_device_computes_is_said_once_not_to_be_seen(tf, device, op, kind, caplog):
+    """What TensorFlow tells of such graphs; there is no such device here."""
+    from tensortap.engines.tensorflow.observer.interface import ExecutedGraph, ExecutedNode
+    from tensortap.engines.tensorflow.watching import tell_if_elsewhere
+
+    notices.forget()
+    full = f"/job:localhost/replica:0/task:0/device:{device}"
+    for _ in range(2):
+        tell_if_elsewhere(ExecutedGraph(0, "", full, (ExecutedNode("y", op, full, (), ("float32",)),), b""))
+    (said,) = caplog.messages
+    assert f"computes on a {kind}" in said

@@ -296,6 +296,7 @@ class Answerer:
                 if used is None
                 else used.loop_advice
             )
+            why += "".join(f"; {number:,} {what}" for what, number in seen.unseen.items())
             if self._unwatched:
                 instead = filter(None, unwatched.advice(self._words, self._unwatched))
                 why = f"{unwatched.summary(self._unwatched)} Instead: {' '.join(instead)}"

@@ -52,6 +52,7 @@ def summary_page(
         )
     if seen.elsewhere:
         facts.append(f"{count(seen.elsewhere, 'step')} in other threads, which were not watched")
+    facts += [f"{number:,} {what}" for what, number in seen.unseen.items()]
     page.line(("tensortap", "bold"))
     page.field("seen", ", ".join(facts) + _by_whom(processes))
     if watch.budget is not None:

@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,6 +103,7 @@ class Seen:
         left_out: updates that were left out because gradients were bad, as was asked for.
         elsewhere: steps in threads other than the one that is watched.
         checked: calls of compiled functions of which only the results were looked at.
+        unseen: what the program did where nothing is watched, in the engine's words, and how many times.
         records: records made.
         tensors: different tensors, as far as they were counted.
         suspected: runs in which something bad was new.
@@ -121,6 +123,7 @@ class Seen:
     suspected: int = 0
     unrecorded: tuple[int, int, int, int] | None = None
     kept: list[Counts] = field(default_factory=list)
+    unseen: dict[str, int] = field(default_factory=dict)
 
     def told(self) -> dict[str, int]:
         """As a process tells it in the session directory."""
@@ -167,7 +170,8 @@ class ScriptWatch:
         self.root = self._dumper.root
         self._hook = _ScriptHook(self._dumper, options.watch)
         self.hooks: list[Any] = [self._hook]
-        self._waiting: queue.Queue[Path] = queue.Queue()
+        self._waiting: queue.Queue[Path | None] = queue.Queue()
+        """Runs that are to be judged; None for no more."""
         self._judging: threading.Thread | None = None
         self.on_stop: Callable[[], None] = lambda: None
         self.on_leave_out: Callable[[int], None] = lambda step: None
@@ -176,7 +180,8 @@ class ScriptWatch:
         self._hurry = threading.Event()
         self.last_node = ""
         self.presence = self._dumper.presence
-        self.presence.last_node = lambda: self.last_node
+        itself = weakref.ref(self)  # a presence lives as long as the directories of the watch do
+        self.presence.last_node = lambda: getattr(itself(), "last_node", "")
         self.presence.counts = self.seen.told
         self.error: str | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
@@ -239,7 +244,7 @@ class ScriptWatch:
         if self.found.is_set() or self._waiting.qsize() >= _SUSPECTED_KEPT:
             return
         self._waiting.put(run_dir)
-        if self._judging is None:
+        if self._judging is None:  # or it was let go
             self._judging = threading.Thread(target=self._work, name="tensortap-judge", daemon=True)
             self._judging.start()
 
@@ -259,11 +264,16 @@ class ScriptWatch:
             if self.updates is not None:
                 self.updates.close()
             _wait_for(self.is_settled, timeout, waiting)
+            if self._judging is not None:
+                self._judging = None
+                self._waiting.put(None)
 
     def _work(self) -> None:
         while True:
             run_dir = self._waiting.get()
             try:
+                if run_dir is None:
+                    return
                 with Politely(self._hurry):
                     if not self.found.is_set() and self._judge(run_dir):
                         self.found.set()

@@ -24,6 +24,7 @@ from tensortap.engines.tensorflow.guarded_runs import GuardedRuns
 from tensortap.engines.tensorflow.hosting import HostedRun
 from tensortap.engines.tensorflow.session import session_of
 from tensortap.engines.tensorflow.tapes import follow_tapes
+from tensortap.engines.tensorflow.unseen import Unseen
 from tensortap.hooks.args import SessionRunArgs, SessionRunContext, SessionRunValues
 from tensortap.seam.options import RunMetadata, RunOptions
 from tensortap.seam.structure import leaves
@@ -56,7 +57,7 @@ class Follower:
         self._guarded = GuardedRuns(watch)
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._compiled_told = False
+        self._unseen = Unseen(watch.seen)
         self._leave_tapes: Callable[[], None] = lambda: None
 
     def install(self) -> None:
@@ -93,6 +94,7 @@ class Follower:
         for owner, name, ours, _ in self._replaced:
             setattr(owner, name, ours)
         self._leave_tapes = follow_tapes()
+        self._unseen.install()
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
@@ -102,6 +104,7 @@ class Follower:
                 setattr(owner, name, theirs)
         leave, self._leave_tapes = self._leave_tapes, lambda: None
         leave()
+        self._unseen.end()
 
     # --- what is a run -----------------------------------------------------------------------------
 
@@ -133,12 +136,8 @@ class Follower:
     def _may_train(self, function: Any) -> bool:
         if not tf.executing_eagerly():  # it is being traced into another one
             return False
-        if function._jit_compile and not self._compiled_told:
-            self._compiled_told = True
-            log.warning(
-                "%s is compiled as a whole (jit_compile=True): what happens inside of it is not seen.",
-                getattr(function, "_name", "A function"),
-            )
+        if function._jit_compile:
+            self._unseen.compiled(function)
         if function._run_functions_eagerly:
             return False
         known = self._trains.get(function)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +13,7 @@ import tensorflow as tf
 from tensortap.engines.lines import Whose, folder_of, resolved, whose
 from tensortap.records import Frame
 
-__all__ = ["framework_folders", "stack_of"]
+__all__ = ["caller", "framework_folders", "stack_of"]
 
 _STACK_LIMIT = 32  # innermost user frames kept of an op, as for PyTorch
 _stacks: dict[tuple[tuple[str, int], ...], tuple[Frame, ...]] = {}
@@ -50,3 +52,13 @@ def stack_of(op: Any) -> tuple[Frame, ...]:
             _stacks.clear()
         known = _stacks[key] = tuple(Frame(resolved(each.filename), each.lineno, each.name) for each in mine)
     return known
+
+
+def caller() -> Frame | None:
+    """The user's line that is being executed by this thread; None if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return Frame(resolved(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None

@@ -33,11 +33,13 @@ from tensortap.ops.debug_ops import DebugIdentity, DebugNumericSummary, DebugOp
 from tensortap.ops.view import TensorView
 from tensortap.records import KeyTable, Node, Record, RecordBatch
 from tensortap.seam.options import Tap
+from tensortap.sink.base import notices
 from tensortap.sink.publisher import Publisher
 from tensortap.watch.plan import Wanted, WatchPlan
 
-__all__ = ["Delivery", "PlanWatch"]
+__all__ = ["Delivery", "PlanWatch", "tell_if_elsewhere"]
 
+_ON_TPU = ("TPUExecute", "TPUPartitionedCall", "TPUReplicate", "_TPU")
 _NOT_HERE = -1
 _KEPT = -1  # the lane of a value that was kept beside a bad one
 
@@ -111,6 +113,7 @@ class PlanWatch:
 
     def _choose(self, executed: ExecutedGraph) -> npt.ArrayLike:
         """Which tensors of a graph that is about to be executed go into which lanes."""
+        tell_if_elsewhere(executed)
         known = self.known(executed)
         chosen = []
         for place, slot in executed.outputs:
@@ -172,6 +175,19 @@ class PlanWatch:
     def close(self) -> None:
         """Nobody will use it again."""
         self.watch.close()
+
+
+def tell_if_elsewhere(executed: ExecutedGraph) -> None:
+    """Say once of each kind of device that what it computes is not seen."""
+    kind = next((kind for kind in ("TPU", "GPU") if f"{kind}:" in executed.device.upper()), None)
+    if kind is None and any(node.op.startswith(_ON_TPU) for node in executed.nodes):
+        kind = "TPU"
+    if kind is not None:
+        notices.warn(
+            ("elsewhere", kind),
+            "The program computes on a %s: what happens there is not seen, only what it computes on the CPU.",
+            kind,
+        )
 
 
 def _dtype(executed: ExecutedGraph, place: int, slot: int) -> str:
