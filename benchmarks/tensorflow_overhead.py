@@ -36,6 +36,7 @@ from tensortap.engines.tensorflow.observer.interface import Armed, ExecutedGraph
 
 v1 = tf.compat.v1
 FLOATS = frozenset(["float16", "bfloat16", "float32", "float64"])
+PROFILED_EVERY = 10  # runs; a user takes hundreds
 WARM_UP_CALLS = 4  # until memory has been used once
 Call = Callable[[Armed | None], Any]
 
@@ -124,19 +125,37 @@ def make_public(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
     def dump(name: str, watch: Any) -> Dump:
         return Dump(session, fetches, fed, os.path.join(folder, name), watch)
 
-    def profile() -> None:
-        metadata = tt.RunMetadata()
-        options = tt.RunOptions(trace_level=tt.RunOptions.FULL_TRACE)
-        tt.tensorflow.Session(session).run(fetches, fed, options, metadata)
-        assert metadata.profile is not None
-
     summary = "DebugNumericSummary"
     return {
         "wrapper, one tensor": dump("one", tt.WatchOptions(summary, node_name_regex_allowlist=f"^{matmul}$")),
         "wrapper, health": dump("health", tt.WatchOptions(summary, keep_bad=8)),
         "wrapper, values on disk": dump("values", tt.WatchOptions()),
-        "profile": profile,
+        f"profile every {PROFILED_EVERY} runs": Profiled(session, fetches, fed, os.path.join(folder, "often")),
+        "profile, every run": Profiled(session, fetches, fed, os.path.join(folder, "always"), every=1),
     }
+
+
+class Profiled:
+    """Runs with a ProfilerHook that writes its traces; a call is as many runs as lie between two of them."""
+
+    def __init__(self, session: Any, fetches: Any, fed: Any, root: str, every: int = PROFILED_EVERY) -> None:
+        import tensortap as tt
+
+        self._hook = tt.ProfilerHook(save_steps=every, output_dir=root)
+        self._monitored = tt.MonitoredSession(tt.tensorflow.Session(session), hooks=[self._hook])
+        self._arguments = fetches, fed
+        self._root = root
+        self.runs = every
+
+    def __call__(self) -> None:
+        before = self._traces()
+        for _ in range(self.runs):
+            self._monitored.run(*self._arguments)
+        self._hook._writer.drain(60)
+        assert self._traces() > before or not before, "a trace was written"
+
+    def _traces(self) -> int:
+        return sum(name.startswith("timeline-") for name in os.listdir(self._root))
 
 
 class Dump:
@@ -253,8 +272,9 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple
             getattr(calls[name], "prepare", lambda: None)()
             cpu, wall = time.process_time(), time.perf_counter()
             calls[name]()
-            times[name][0].append(time.process_time() - cpu)
-            times[name][1].append(time.perf_counter() - wall)
+            runs = getattr(calls[name], "runs", 1)
+            times[name][0].append((time.process_time() - cpu) / runs)
+            times[name][1].append((time.perf_counter() - wall) / runs)
     return times
 
 
