@@ -37,6 +37,7 @@ from tensortap.engines.tensorflow.observer.interface import Armed, ExecutedGraph
 v1 = tf.compat.v1
 FLOATS = frozenset(["float16", "bfloat16", "float32", "float64"])
 PROFILED_EVERY = 10  # runs; a user takes hundreds
+PEER_MODES = ("FULL_HEALTH", "FULL_TENSOR")
 WARM_UP_CALLS = 4  # until memory has been used once
 Call = Callable[[Armed | None], Any]
 
@@ -130,7 +131,9 @@ def make_public(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
         "wrapper, one tensor": dump("one", tt.WatchOptions(summary, node_name_regex_allowlist=f"^{matmul}$")),
         "wrapper, health": dump("health", tt.WatchOptions(summary, keep_bad=8)),
         "wrapper, values on disk": dump("values", tt.WatchOptions()),
-        f"profile every {PROFILED_EVERY} runs": Profiled(session, fetches, fed, os.path.join(folder, "often")),
+        f"profile every {PROFILED_EVERY} runs": Profiled(
+            session, fetches, fed, os.path.join(folder, "often")
+        ),
         "profile, every run": Profiled(session, fetches, fed, os.path.join(folder, "always"), every=1),
     }
 
@@ -236,11 +239,12 @@ def check(context: Any) -> None:
     )
 
 
-def make_peers(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
+def make_peers(measured: Any, stack: ExitStack, only: str) -> dict[str, Callable[[], Any]]:
     """TensorFlow's own debugger on the same session."""
     from tensorflow.python.debug.lib.debug_utils import watch_graph
+    from tensorflow.python.eager import context
 
-    session, fetches, fed = context
+    session, fetches, fed = measured
 
     def dump(debug_op: str) -> Callable[[], Any]:
         folder = tempfile.mkdtemp(prefix="tfdbg-")
@@ -256,7 +260,28 @@ def make_peers(context: Any, stack: ExitStack) -> dict[str, Callable[[], Any]]:
 
         return run
 
-    return {f"tfdbg {name}": dump(name) for name in ("DebugNumericSummary", "DebugIdentity")}
+    def dump_again(mode: str) -> Callable[[], Any]:
+        """Its second version, which watches what is made while it is enabled: the step as a function."""
+        folder = tempfile.mkdtemp(prefix="tfdbg2-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        with context.eager_mode():
+            writer = tf.debugging.experimental.enable_dump_debug_info(folder, mode, circular_buffer_size=-1)
+            step = TrainingStep()
+            traced = tf.function(lambda tokens, targets: step(tokens, targets)[0])
+            batch = [tf.constant(part) for part in make_batch()]
+            traced(*batch)
+
+        def run() -> None:
+            with context.eager_mode():
+                traced(*batch).numpy()
+            writer.FlushNonExecutionFiles()
+            writer.FlushExecutionFiles()
+
+        return run
+
+    calls = {f"tfdbg {name}": dump(name) for name in ("DebugNumericSummary", "DebugIdentity")}
+    mode = next((mode for mode in PEER_MODES if mode in only), PEER_MODES[0])  # a process can have one
+    return calls | {f"tfdbg2 {mode}": dump_again(mode)}
 
 
 # Measuring
@@ -350,7 +375,7 @@ def main() -> None:
             calls = {name: each for name, each in calls.items() if name.startswith("plain")}
             calls.update(make_public(context, stack))
         if options.peers and context is not None:
-            calls.update(make_peers(context, stack))
+            calls.update(make_peers(context, stack, options.only))
         if options.only:
             parts = ("plain", *options.only.split(","))
             calls = {name: each for name, each in calls.items() if any(part in name for part in parts)}
