@@ -116,7 +116,7 @@ def test_a_session_creator_of_tensorflow_makes_our_session(v1, model):
     assert isinstance(notes.session, tt.tensorflow.Session)
 
 
-def test_a_session_and_a_monitored_session_are_wrapped(v1, model, raw, tmp_path):
+def test_a_session_is_wrapped(v1, model, raw, tmp_path):
     with tt.DumpingDebugWrapperSession(raw, tmp_path / "raw") as wrapped:
         assert wrapped.session is raw
         first = wrapped.run(model.loss, {model.x: model.data})
@@ -125,12 +125,16 @@ def test_a_session_and_a_monitored_session_are_wrapped(v1, model, raw, tmp_path)
         error = wrapped.run(model.loss, {model.x: model.data}, v1.RunOptions(timeout_in_ms=60_000))
         assert error == first
     assert len(SessionDir(tmp_path / "raw").runs) == 4
-    with v1.train.MonitoredSession(hooks=[v1.train.StopAtStepHook(last_step=1)]) as monitored:
-        wrapped = tt.DumpingDebugWrapperSession(monitored, tmp_path / "monitored")
+
+
+@pytest.mark.parametrize("kind", ["MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"])
+def test_monitored_sessions_of_tensorflow_are_wrapped(v1, model, tmp_path, kind):
+    with getattr(v1.train, kind)(hooks=[v1.train.StopAtStepHook(last_step=1)]) as monitored:
+        wrapped = tt.DumpingDebugWrapperSession(monitored, tmp_path / "root")
         while not wrapped.should_stop():
             wrapped.run(model.train, {model.x: model.data})
     wrapped.flush()
-    assert SessionDir(tmp_path / "monitored").run(0).get_tensors("log", 0, "DebugIdentity")
+    assert SessionDir(tmp_path / "root").run(0).get_tensors("log", 0, "DebugIdentity")
 
 
 def test_what_is_streamed_from_tensorflows_session_is_what_a_dump_has(v1, model, tmp_path):

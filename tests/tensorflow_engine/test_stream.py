@@ -32,9 +32,11 @@ def server(tmp_path):
 
 
 @pytest.mark.parametrize("wrapper", [tt.GrpcDebugWrapperSession, tt.TensorBoardDebugWrapperSession])
-@pytest.mark.parametrize("whose", ["session", "monitored"])
+@pytest.mark.parametrize(
+    "whose", ["session", "MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"]
+)
 def test_wrappers_stream_what_a_dump_has(v1, model, raw, server, tmp_path, wrapper, whose):
-    session = raw if whose == "session" else v1.train.MonitoredSession()
+    session = raw if whose == "session" else getattr(v1.train, whose)()
     gated = wrapper is tt.TensorBoardDebugWrapperSession
     wrapped = wrapper(session, f"{server.address}/job", stream=QUICK)
     wrapped.run(model.loss, {model.x: model.data})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -193,3 +194,22 @@ def test_what_another_device_computes_is_said_once_not_to_be_seen(tf, device, op
         tell_if_elsewhere(ExecutedGraph(0, "", full, (ExecutedNode("y", op, full, (), ("float32",)),), b""))
     (said,) = caplog.messages
     assert f"computes on a {kind}" in said
+
+
+@pytest.mark.skipif(not os.environ.get("TENSORTAP_SLOW_TESTS"), reason="takes 5 GB")
+def test_a_tensor_beyond_two_gigabytes_is_summarised_and_its_value_is_counted_as_left_out(tf, v1, tmp_path):
+    """TensorFlow's own debugger loses it without a word."""
+    count = (1 << 29) + 1000
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [], name="x")
+        large = tf.fill([count], x, name="large")
+        fetches = tf.reduce_max(tf.sqrt(large, name="root"), name="most")
+        dump = dumped(tmp_path, session, fetches, {x: -1.0}, HEALTH, runs=1)
+        (pill,) = dump.get_tensors("root", 0, "DebugNumericSummary")
+        assert (pill[1], pill[2]) == (count, count)  # elements, NaN
+        with tt.DumpingDebugWrapperSession(session, tmp_path / "values") as wrapped:
+            wrapped.run(fetches, {x: 4.0})
+        whole = SessionDir(tmp_path / "values").run(0)
+        names = {each.node_name for each in whole.dumped_tensor_data}
+        assert "most" in names
+        assert "root" in names or whole.source.counts["dropped"] > 0
