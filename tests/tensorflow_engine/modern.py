@@ -195,6 +195,23 @@ def subclassed_model(tf):
     fit(Model(), np.concatenate([ones(4, 3), -ones(4, 3)]), ones(8, 2))
 
 
+@plant("Log", "log-of-zero", 2)
+def optimizer_that_reads_what_it_has_just_written(tf):
+    """Adam of Keras reads its state after the update of it, which may well be before the loss is computed."""
+    keras = keras_of(tf)
+    weight, optimizer = keras.Variable(tf.ones([3])), keras.optimizers.Adam(0.01)
+
+    @tf.function
+    def train_step(scale):
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(tf.math.log(tf.sigmoid(weight) * scale))  # here
+        optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
+        return loss
+
+    for scale in (1.0, 1.0, 0.0):
+        train_step(tf.constant(scale))
+
+
 @plant("Cast", "cast-overflow")
 def mixed_precision(tf):
     weight = tf.Variable(tf.fill([3, 2], 300.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tensortap.analyze.graph_nodes import GraphNodes
 from tensortap.analyze.training import forward_by_name, variable_behind
@@ -80,7 +80,16 @@ class GraphFacts:
         if not node.control_inputs:
             return ()
         vocabulary = vocabulary_of(node.op_type, self.circumstances.engine)
-        return node.control_inputs if vocabulary.control_inputs_write else ()
+        if vocabulary.control_inputs_write:
+            return node.control_inputs
+        return tuple(each for each in node.control_inputs if self._writes_into(each, node.inputs))
+
+    def _writes_into(self, name: str, tensors: Sequence[str]) -> bool:
+        """Whether a node writes into one of these: a variable that is read after an update of it, say."""
+        writer = self.nodes.get(name)
+        if writer is None or not writer.inputs or writer.inputs[0] not in tensors:
+            return False
+        return self.is_in_place(writer)
 
     def carried_by(self, node: Node) -> tuple[str, ...]:
         """What a node hands on that only carries values."""

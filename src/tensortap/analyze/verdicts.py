@@ -162,8 +162,11 @@ class Verdicts:
     def relevant(self, node: Node, slot: int) -> list[int]:
         """Places of the inputs that the values of an output depend on."""
         operation = self.facts.operation(node)
-        if operation.is_value_free or node.op_type in SOURCES:
+        if operation.is_value_free:
             return []
+        if node.op_type in SOURCES:  # what it reads is from before the run, unless it was written in it
+            written = bool(node.inputs) and self._was_written_badly(node.inputs[0], node)
+            return [0] if written else []
         if operation.name in PUSHES:
             return [operation.place_of("pushed")]
         places = list(range(len(node.inputs)))
@@ -185,7 +188,7 @@ class Verdicts:
         if status == BAD and not only_carries(self.facts, node) and self.facts.was_good_before(name, node):
             return GOOD  # in a loop: it came bad only when it had gone around
         if status == UNKNOWN and name not in self.verdicts:
-            return self._status_of_nearest(name, node)
+            return BAD if self._was_written_badly(name, node) else self._status_of_nearest(name, node)
         written = self._writers(node)
         if written:
             # Its memory was written to through another name since it was recorded.
@@ -195,6 +198,14 @@ class Verdicts:
             if status == BAD:
                 return PARTLY
         return status
+
+    def _was_written_badly(self, variable: str, node: Node) -> bool:
+        """Whether a variable that is not recorded itself got bad values in this run, before a node took it."""
+        return any(
+            self.verdicts.get(f"{name}:0") == BAD and variable in self.facts.nodes[name].inputs[:1]
+            for name in self.facts.writers_of(node)
+            if name in self.facts.nodes
+        )
 
     def _status_of_nearest(self, tensor: str, node: Node) -> str:
         """What is known of a tensor that was not recorded, from what it was made of."""
