@@ -197,7 +197,7 @@ class RetainedSink:
             self._fire()
         if self._file is not None:
             self._file.write_batch(batch)
-        elif not self._reserve(memoryview(batch.data).nbytes):  # which it keeps, gaps and all
+        elif not self._reserve(batch.nbytes):
             for record in batch:
                 # Of what fits a copy is kept, because a view would keep the memory of all the others.
                 self._hold(replace(record, data=bytes(record.data)))

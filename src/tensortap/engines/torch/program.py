@@ -160,11 +160,11 @@ class Program:
 
     def _modules_of(self, key: str, root: nn.Module) -> Iterable[tuple[str, nn.Module]]:
         lists = self._lists
-        if lists is None:
-            return iter(root.named_modules())
-        listed = lists.get(f"modules of {key}")
+        listed = None if lists is None else lists.get(f"modules of {key}")
         if listed is None:
-            listed = lists[f"modules of {key}"] = list(root.named_modules())
+            listed = list(root.named_modules())
+            if lists is not None:
+                lists[f"modules of {key}"] = listed
         return listed
 
     def variables(self) -> Iterator[tuple[str, torch.Tensor, Position]]:
