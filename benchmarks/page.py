@@ -6,7 +6,7 @@
 
 The session is written by the store that training uses. Chromium opens the page of a `tensortap view` that was started a
 moment ago, waits until the grid is painted, and when everything was read pans and zooms it: from the key
-that is pressed until the grid is painted anew from what the server sent.
+that is pressed until the grid is painted as it is to be seen then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ MARK = "performance.getEntriesByName('{}').at(-1)?.startTime ?? 0"
 
 def marked(page, name: str, after: float = 0.0) -> float:
     """When the page has marked that something was painted, in milliseconds since it was asked for."""
+    give_up = time.monotonic() + 60
     while (found := page.evaluate(MARK.format(name))) <= after:
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"The page does not say {name!r}.")
         time.sleep(0.002)
     return found
 

@@ -178,7 +178,10 @@ class SessionMosaic:
         mosaic.add(rows, np.full(len(rows), place, np.int64), pills)
 
     def _mosaic(self, rank: int) -> Mosaic:
-        return self.by_rank.setdefault(rank, Mosaic())
+        found = self.by_rank.get(rank)
+        if found is None:
+            found = self.by_rank[rank] = Mosaic()
+        return found
 
     def _note(self, notice: str) -> None:
         if notice not in self.notices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
 from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = ["RunRef", "SessionDir"]
+
+
+_SETTLED_NS = 2_000_000_000
+"""A directory that changed so long ago would tell if it had changed again: the clocks of file systems are coarse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +78,15 @@ class SessionDir:
         self.root = Path(root).expanduser()
         self.runs: list[RunRef] = []
         self.notices: list[str] = []
+        self._listed: int | None = None
         self.refresh()
 
     def refresh(self) -> bool:
         """Look for runs added or removed since; whether there are any."""
+        changed = _when_changed(self.root)
+        if changed is not None and changed == self._listed:
+            return False
+        self._listed = None if changed is None or time.time_ns() - changed < _SETTLED_NS else changed
         found, self.notices = list_runs(self.root)
         before, self.runs = self.runs, [RunRef(self.root, *each) for each in found]
         return before != self.runs
@@ -277,3 +287,10 @@ def _pill_of(stored: StoredTensor) -> tuple[float, ...]:
 
 def _value_of(stored: StoredTensor) -> tuple[Any]:
     return (stored.load(),)
+
+
+def _when_changed(directory: Path) -> int | None:
+    try:
+        return directory.stat().st_mtime_ns
+    except OSError:
+        return None

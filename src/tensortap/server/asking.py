@@ -71,7 +71,10 @@ async def body(request: Request) -> dict[str, Any]:
 
 def json_answer(facts: Mapping[str, Any]) -> Response:
     """Facts as JSON."""
-    return JSONResponse(plain(facts))
+    try:
+        return JSONResponse(facts)
+    except (TypeError, ValueError):  # something in it has no place in JSON, such as NaN
+        return JSONResponse(plain(facts))
 
 
 def text(request: Request, name: str, example: str) -> str:

@@ -72,6 +72,10 @@ class HttpServer:
         """Begin to serve."""
         self._thread.start()
 
+    def look_ahead(self) -> None:
+        """Begin to read what whoever opens the page sees first."""
+        self._pages.look_ahead()
+
     def stop(self) -> None:
         """End the thread."""
         self._pages.is_stopping = True

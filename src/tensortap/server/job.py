@@ -52,6 +52,7 @@ class Job:
         self._gated: dict[WatchKey, None] = {}
         self._lock = threading.Lock()
         self._store: SessionStore | None = None
+        self._session: SessionDir | None = None
         self._open_runs: set[Path] = set()
         self._graphs: OrderedDict[object, dict[str, str]] = OrderedDict()
         self._written: tuple[int, int] | None = None
@@ -70,7 +71,12 @@ class Job:
         Raises:
             OSError: nothing was.
         """
-        return SessionDir(self.directory)
+        session = self._session
+        if session is None:
+            session = self._session = SessionDir(self.directory)
+        else:
+            session.refresh()
+        return session
 
     @property
     def is_known(self) -> bool:

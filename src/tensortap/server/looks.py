@@ -33,6 +33,8 @@ _RUNS = 4
 _PAUSE_SECS = 0.25
 _IDLE_SECS = 60.0
 _PART_SECS = 0.02
+_FIRST_PICTURE_SECS = 1.0
+"""The search for bad values lets the first picture of the grid go ahead, so long at most."""
 _SEARCH_PAUSE = 4
 """The search for bad values rests this many times as long as it took, so that a job that grows all the time leaves
 time for everything else."""
@@ -69,6 +71,8 @@ class Look:
         findings: what is silently wrong.
         checked: grows whenever that was looked for.
         runs: how many there are.
+        is_begun: set when some of the mosaic was read.
+        is_shown: set when somebody was sent a picture of the grid.
     """
 
     def __init__(self, job: Viewed) -> None:
@@ -82,6 +86,8 @@ class Look:
         self.is_searching = False
         self.runs = 0
         self.lock = threading.Lock()
+        self.is_begun = threading.Event()
+        self.is_shown = threading.Event()
         self._reading = threading.Lock()
         self._facts: OrderedDict[tuple[str, int], RunFacts] = OrderedDict()
         self._thread: threading.Thread | None = None
@@ -129,6 +135,11 @@ class Look:
             "waiting": [hit.id for hit in job.gates.hits()],
         }
 
+    @property
+    def has_facts(self) -> bool:
+        """Whether the facts of a run are at hand."""
+        return bool(self._facts)
+
     def facts(self, ref: RunRef) -> RunFacts:
         """The facts of a run."""
         key = ref.name, run_size(ref.path)
@@ -172,10 +183,13 @@ class Look:
         if not mosaic.is_complete:
             with self.lock:
                 mosaic.advance(_PART_SECS)
+            self.is_begun.set()
             time.sleep(0.002)
+        self.is_begun.set()
         return not mosaic.is_complete
 
     def _search_on(self) -> None:
+        self.is_shown.wait(_FIRST_PICTURE_SECS)
         while self._is_wanted():
             seen = self._signature()
             if seen == self._searched or time.monotonic() < self._search_again:

@@ -28,6 +28,8 @@ OPEN_PATHS = frozenset(["/", "/page.js", "/page.css", "/icon.svg"])
 """What a browser may have without a token: the page, which holds nothing of any job."""
 
 _LOOK_SECS = 0.25
+_FIRST_SECS = 1.0
+"""How long the first picture of the grid is waited for, before an empty one is sent."""
 _BEAT_SECS = 10.0
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:; "
@@ -46,6 +48,12 @@ class PageApi:
         self._server = server
         self._looks = Looks()
         self.is_stopping = False
+
+    def look_ahead(self) -> None:
+        """Begin to read what whoever opens the page sees first."""
+        for job in self._server.jobs()[:1]:
+            if job.directory.is_dir():
+                self._looks.at(job)
 
     def routes(self) -> list[tuple[str, str, Endpoint]]:
         """Method, path and endpoint of every route."""
@@ -79,18 +87,26 @@ class PageApi:
     # --- live --------------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
-        """What has changed, whenever something has: server-sent events about one job, and how many there are."""
-        name = request.query_params.get("job")
-        look = None if name is None else self._looks.at(find_job(self._server, name))
+        """What has changed, whenever something has: server-sent events about one job, and how many there are.
+
+        Without a name it is the first one; one that is not there yet may come.
+        """
         return StreamingResponse(
-            self._changes(look), media_type="text/event-stream", headers={"cache-control": "no-store"}
+            self._changes(request.query_params.get("job")),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
         )
 
-    async def _changes(self, look: Look | None) -> AsyncIterator[bytes]:
+    async def _changes(self, name: str | None) -> AsyncIterator[bytes]:
         told: Any = None
         silent = 0.0
+        look: Look | None = None
         while not self.is_stopping:
-            state: dict[str, Any] = {"jobs": sum(job.is_known for job in self._server.jobs())}
+            jobs = [job for job in self._server.jobs() if job.is_known]
+            state: dict[str, Any] = {"jobs": len(jobs)}
+            if look is None:
+                followed = next((job for job in jobs if name in (None, job.id, job.name)), None)
+                look = None if followed is None else self._looks.at(followed)
             if look is not None:
                 state |= look.ask().state()
             if state != told:
@@ -114,7 +130,9 @@ class PageApi:
 
     def grid(self, request: Request) -> Response:
         """Rows and columns of the health grid."""
-        return packed_answer(request, page_views.grid(self._look(request), number(request, "task")))
+        look = self._look(request)
+        look.is_begun.wait(_FIRST_SECS)
+        return packed_answer(request, page_views.grid(look, number(request, "task")))
 
     async def tile(self, request: Request) -> Response:
         """Part of the grid, for the pixels there are."""

@@ -154,8 +154,8 @@ def _rank(look: Look, ranks: Sequence[int], task: int | None) -> int | None:
 
 
 def _phases(look: Look, rank: int | None, tensors: Sequence[str]) -> list[str]:
-    """The phase of each tensor, as the graph of a run tells it; empty where none does."""
-    if rank is None or look.mosaic is None:
+    """The phase of each tensor, as the graph of a run tells it; empty where none does, and as long as much is read."""
+    if rank is None or look.mosaic is None or not (look.mosaic.is_complete or look.has_facts):
         return ["" for _ in tensors]
     runs = look.mosaic.session.runs
     first = look.first_bad
@@ -191,6 +191,8 @@ def tile(look: Look, asked: Mapping[str, Any]) -> dict[str, Any]:
         places = [min(edge * mosaic.stride, max(len(mosaic.runs) - 1, 0)) for edge in found.edges]
         runs, steps = ([each[place] for place in places if each] for each in (mosaic.runs, mosaic.steps))
         version = 0 if look.mosaic is None else look.mosaic.version
+    if found.edges[1:]:
+        look.is_shown.set()
     planes = {name: getattr(found, name) for name in ("kinds", "sizes", "zeros")}
     return {
         "version": version,

@@ -35,10 +35,16 @@ class RecordedJob:
         self.id = f"{self.name}-{number + 1}" if number else self.name
         self.gates = Gates(0)
         self.alerts = AlertRegistry()
+        self._session: SessionDir | None = None
 
     def session(self) -> SessionDir:
         """What there is in it."""
-        return open_session(self.directory)
+        session = self._session
+        if session is None or not session.runs:
+            session = self._session = open_session(self.directory)
+        else:
+            session.refresh()
+        return session
 
     def gated(self) -> list[WatchKey]:
         """Nobody listens."""
@@ -115,6 +121,7 @@ class Viewer:
     def start(self) -> Viewer:
         """Begin to serve."""
         self._http.start()
+        self._http.look_ahead()
         return self
 
     def stop(self) -> None:

@@ -9,6 +9,8 @@ const LONGEST_PAUSE = 5000;
 
 export class Live {
   private stop = new AbortController();
+  private asked: string | null | undefined;
+  private heard: string | undefined;
 
   constructor(
     private readonly client: Client,
@@ -16,24 +18,29 @@ export class Live {
     private readonly connected: (connection: Connection, message: string) => void,
   ) {}
 
-  /** Follow a job from now on, instead of the one before. */
+  /** Follow a job from now on, instead of the one before; without a name, the first there is. */
   follow(job: string | null): void {
+    const isFollowed = job === this.asked || (this.asked === null && job === this.heard);
+    this.asked = job;
+    if (isFollowed) return;
+    this.heard = undefined;
     this.stop.abort();
     this.stop = new AbortController();
-    void this.run(job, this.stop.signal);
+    void this.run(this.stop.signal);
   }
 
   end(): void {
     this.stop.abort();
   }
 
-  private async run(job: string | null, signal: AbortSignal): Promise<void> {
+  private async run(signal: AbortSignal): Promise<void> {
     let pause = FIRST_PAUSE;
     while (!signal.aborted) {
       try {
-        for await (const state of this.client.events(job, signal)) {
+        for await (const state of this.client.events(this.asked ?? null, signal)) {
           if (signal.aborted) return;
           pause = FIRST_PAUSE;
+          this.heard = state.job;
           this.connected("live", "");
           this.told(state);
         }

@@ -52,7 +52,17 @@ export function App({ client }: { client: Client }) {
     }
   }, [client, attempt]);
 
-  useEffect(() => void load(), [load, state.jobs, connection === "live"]);
+  useEffect(() => void load(), [load]);
+  const isConnected = connection === "live";
+  const isKnown = jobs !== null && jobs.length === state.jobs;
+  useEffect(() => {
+    if (isConnected && !isKnown && jobs !== null) void load();
+  }, [isConnected, isKnown, state.jobs]);
+  const wasLost = useRef(false);
+  useEffect(() => {
+    if (isConnected && wasLost.current) void load(); // another server, perhaps
+    wasLost.current = connection === "lost";
+  }, [connection]);
 
   const known = jobs?.find((job) => job.id === place.job);
   const job = known?.id ?? (place.job === null ? (jobs?.[0]?.id ?? null) : null);
@@ -69,9 +79,9 @@ export function App({ client }: { client: Client }) {
       else if (now === "lost") setProblem(message);
     });
     live.current = following;
-    following.follow(known ? job : null);
     return () => following.end();
-  }, [client, job, known !== undefined, attempt, isLocked]);
+  }, [client, attempt, isLocked]);
+  useEffect(() => live.current?.follow(place.job), [client, place.job, attempt, isLocked]);
 
   const context = useMemo(
     () => ({
@@ -140,6 +150,8 @@ export function App({ client }: { client: Client }) {
           <NoJobs server={server} />
         ) : job === null ? (
           <Problem text={`There is no job ${place.job ?? ""} here.`} />
+        ) : state.job !== job && !client.isReport && connection !== "lost" ? (
+          <Loading what="Asking the server…" />
         ) : (
           <View key={job} view={place.view} />
         )}

@@ -35,7 +35,6 @@ function HealthGrid({ grid }: { grid: Grid }) {
   const { client, job, params, state } = useHere();
   const change = useParams();
   const address = useAddress();
-  const [open, setOpen] = useState<Set<string> | null>(null);
   const [chosen, setChosen] = useState(0);
   const [hover, setHover] = useState<{ row: number; column: number; x: number; y: number } | null>(null);
   const [theme, setTheme] = useState(0);
@@ -44,16 +43,19 @@ function HealthGrid({ grid }: { grid: Grid }) {
   const [attach, width, height] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const scroller = useRef<HTMLDivElement>(null);
-  const drawn = useRef<Cells | null>(null);
 
   const mode: Mode = params.colour === "zeros" ? "zeros" : "size";
   const filter = { name: params.filter ?? "", phase: params.phase ?? "", dtype: params.dtype ?? "", bad: params.only === "bad" };
   const tensors = useMemo(() => filtered(grid, filter), [grid, filter.name, filter.phase, filter.dtype, filter.bad]);
   const tree = useMemo(() => new Tree(grid, tensors), [grid, tensors]);
-  const opened = open ?? tree.opened();
+  const opened = useMemo(() => {
+    const open = new Set([...tree.opened(), ...named(params.open)]);
+    for (const each of named(params.closed)) open.delete(each);
+    return open;
+  }, [tree, params.open, params.closed]);
   const rows = useMemo(
     () => (params.sort === "bad" ? listed(grid, tensors) : tree.rows(opened)),
-    [grid, tensors, tree, open, params.sort],
+    [grid, tensors, tree, opened, params.sort],
   );
 
   const from = clamp(Number(params.from ?? 0), 0, Math.max(grid.columns - 1, 0));
@@ -116,28 +118,30 @@ function HealthGrid({ grid }: { grid: Grid }) {
     paint(canvas.current, cells, frame, palette);
     if (!canvas.current.dataset.painted) performance.mark("grid first painted");
     canvas.current.dataset.painted = "yes";
-    if (drawn.current !== cells) {
-      drawn.current = cells;
+    if (got.current === wanted.current?.key) {
       performance.clearMarks("grid painted");
       performance.mark("grid painted");
     }
   }, [cells, from, to, firstRow, shownRows, rows, width, height, mode, palette]);
 
-  const setRange = (begin: number, end: number) => {
+  const rangeOf = (begin: number, end: number) => {
     const size = Math.min(grid.columns, Math.max(LEAST_COLUMNS, Math.round(end - begin)));
     const first = clamp(Math.round(begin), 0, Math.max(0, grid.columns - size));
-    if (size >= grid.columns) change({ from: null, to: null });
-    else change({ from: first, to: first + size });
+    return size >= grid.columns ? { from: null, to: null } : { from: first, to: first + size };
   };
+  const setRange = (begin: number, end: number) => change(rangeOf(begin, end));
   const zoom = (factor: number, at = 0.5) => {
     const middle = from + (to - from) * at;
     setRange(middle - (middle - from) * factor, middle + (to - middle) * factor);
   };
   const toggle = (row: Row) => {
-    const next = new Set(opened);
-    if (!next.delete(row.key)) next.add(row.key);
-    setOpen(next);
+    change(row.isOpen ? folded([], [row.key]) : folded([row.key], []));
   };
+  // What is folded other than at first is in the address.
+  const folded = (open: string[], closed: string[]) => ({
+    open: [...new Set([...named(params.open), ...open])].filter((each) => !closed.includes(each)).join("\n"),
+    closed: [...new Set([...named(params.closed), ...closed])].filter((each) => !open.includes(each)).join("\n"),
+  });
   const openAt = (row: Row, column?: number) => {
     if (row.tensor === null) {
       toggle(row);
@@ -162,11 +166,12 @@ function HealthGrid({ grid }: { grid: Grid }) {
       if (bad != null && (best === null || bad < grid.first_bad[best]!)) best = tensor;
     }
     if (best === null) return;
-    const path = new Set([...opened, ...tree.pathTo(best)]);
-    setOpen(path);
-    const place = (params.sort === "bad" ? rows : tree.rows(path)).findIndex((row) => row.tensor === best);
+    const path = tree.pathTo(best);
+    const shown = params.sort === "bad" ? rows : tree.rows(new Set([...opened, ...path]));
+    const place = shown.findIndex((row) => row.tensor === best);
     const column = grid.first_bad[best]!;
-    if (grid.columns > 80) setRange(column - 40, column + 40);
+    const closed = path.filter((each) => !opened.has(each));
+    change({ ...folded(closed, []), ...(grid.columns > 80 ? rangeOf(column - 40, column + 40) : {}) });
     setTimeout(() => showRow(place), 0);
   };
 
@@ -487,4 +492,8 @@ function usePan(
 
 function clamp(value: number, low: number, high: number): number {
   return Number.isFinite(value) ? Math.min(Math.max(value, low), high) : low;
+}
+
+function named(list: string | undefined): string[] {
+  return list ? list.split("\n") : [];
 }
