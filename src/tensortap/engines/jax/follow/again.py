@@ -21,7 +21,7 @@ import numpy as np
 
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
-from tensortap.engines.jax.follow.sentinel import Pending
+from tensortap.engines.jax.follow.pending import Pending
 from tensortap.engines.jax.loop import LoopSession
 from tensortap.engines.jax.program import Site
 from tensortap.engines.jax.recording.recorder import Recorder

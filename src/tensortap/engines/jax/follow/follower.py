@@ -21,7 +21,8 @@ from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.again import Again, FollowedSession
 from tensortap.engines.jax.follow.functions import Family, Function, Functions
-from tensortap.engines.jax.follow.sentinel import Pending, Sentinel, copied
+from tensortap.engines.jax.follow.pending import Pending
+from tensortap.engines.jax.follow.sentinel import Sentinel, copied
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.tensors import host_array
 from tensortap.engines.session.block import Monitor
@@ -66,18 +67,7 @@ class Follower:
             or not options.watch.pattern.is_empty
             or len(watch.hooks) > 1
         )
-        if options.skip_bad:
-            log.warning(
-                "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
-                "optax.apply_if_finite(optimizer, n) leaves out bad ones."
-            )
-        if options.budget is not None:
-            log.warning(
-                "--budget has no effect on programs of JAX: %s",
-                "every run is watched, because single tensors, values or steps are asked for."
-                if self._watches_all
-                else "they run their own code, only what calls return is looked at, and no run is left out.",
-            )
+        self._is_told = False
 
     def install(self) -> None:
         """Hear of calls from now on."""
@@ -92,6 +82,7 @@ class Follower:
         self._attempt(self._settle, True)
         self._attempt(self._monitor.close)
         calls.stop_listening(self)
+        self._sentinel.close()
         self._given_up = True
 
     # --- what the program does ---------------------------------------------------------------------
@@ -100,6 +91,8 @@ class Follower:
         """Execute a call of the program, and look at what it returns."""
         if self._given_up or not calls.is_concrete(call.arguments):
             return call.go_on()
+        if not self._is_told:
+            self._tell_what_has_no_effect()
         try:
             with self._lock:
                 function = self._functions.of(call.jaxpr, str(call.parameters.get("name", "")))
@@ -119,6 +112,23 @@ class Follower:
                 function.family.returned(id(function), results)
         self._stop_if_bad()
         return results
+
+    def _tell_what_has_no_effect(self) -> None:
+        """Said at the first call: a program of another framework may only import JAX, as Keras does."""
+        self._is_told = True
+        options = self._watch.options
+        if options.skip_bad:
+            log.warning(
+                "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
+                "optax.apply_if_finite(optimizer, n) leaves out bad ones."
+            )
+        if options.budget is not None:
+            log.warning(
+                "--budget has no effect on programs of JAX: %s",
+                "every run is watched, because single tensors, values or steps are asked for."
+                if self._watches_all
+                else "they run their own code, only what calls return is looked at, and no run is left out.",
+            )
 
     def _is_for_recorder(self) -> bool:
         """Whether calls of this thread belong to the run that is recorded: it began it, or there is none."""
@@ -146,7 +156,7 @@ class Follower:
     def _guarded(self, function: Function, call: Call) -> Sequence[Any]:
         kept: list[Any] | None = None
         try:
-            kept = copied(call.arguments, call.donated) if any(call.donated) else list(call.arguments)
+            kept = self._before_donation(call) if any(call.donated) else list(call.arguments)
             if function.is_library:
                 call.stack = stack_from(sys._getframe(1))
         except Exception:
@@ -164,6 +174,13 @@ class Follower:
             self._attempt(self._look, function, call, results)
         return results
 
+    def _before_donation(self, call: Call) -> list[Any]:
+        """The arguments of a call, as they can be kept: it destroys what is donated to it."""
+        gone = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
+        with self._lock:
+            self._sentinel.give_away(gone)
+        return copied(call.arguments, call.donated)
+
     def _look(self, function: Function, call: Call, results: Sequence[Any]) -> None:
         with self._lock:
             self._watch.seen.checked += 1
@@ -175,7 +192,7 @@ class Follower:
             self._settle(True)
             if self._block is not None:
                 return
-            pending = Pending(function, call, None, (), self._watch.seen.steps, function.family.calls, 0)
+            pending = Pending(function, call, (), self._watch.seen.steps, function.family.calls, 0)
             if not self._comes_of_bad(pending):
                 self._repeat(pending, dict.fromkeys(function.floats, KIND_NAN))
 
@@ -265,4 +282,5 @@ class Follower:
     def _give_up(self) -> None:
         self._given_up = True
         calls.stop_listening(self)
+        self._sentinel.close()
         log.warning("Watching has failed; the program goes on without tensortap.", exc_info=True)

@@ -10,12 +10,15 @@ from typing import Any
 
 import jax
 
+from tensortap.engines.jax.dtypes import XLA_DTYPES
 from tensortap.engines.jax.lines import is_of_jax
 from tensortap.engines.jax.program import Program, is_of_library, updated_arguments
+from tensortap.engines.jax.taps.library import Memory
 
 __all__ = ["Family", "Function", "Functions"]
 
 _KEPT = 2048
+_SMALL = 1 << 18
 
 
 class Family:
@@ -55,6 +58,10 @@ class Function:
         family: what else was traced of the same function.
         floats: places of the results that can be bad.
         known_bad: kinds of bad values that each of them has had.
+        nbytes: of its arguments.
+        is_small: its results are looked at faster than somebody else could be asked to.
+        memory: how the results that can be bad lie in memory; None if not all of them can be read there.
+        is_given_away: its results have been seen to be donated to another call before they were looked at.
     """
 
     def __init__(self, jaxpr: Any, name: str, families: dict[Any, Family]) -> None:
@@ -69,6 +76,10 @@ class Function:
             and not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
             and jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact)
         )
+        self.nbytes = sum(_nbytes(aval) for aval in jaxpr.in_avals)
+        self.is_small = sum(_nbytes(jaxpr.out_avals[place]) for place in self.floats) <= _SMALL
+        self.memory = _memory([jaxpr.out_avals[place] for place in self.floats])
+        self.is_given_away = False
         trains = not self.is_library and bool(updated_arguments(jaxpr))
         info = jaxpr.jaxpr.debug_info
         line = (getattr(info, "func_filename", None), getattr(info, "func_lineno", None), name)
@@ -83,6 +94,17 @@ class Function:
     def program(self) -> Program:
         """What it consists of."""
         return Program(self.jaxpr)
+
+
+def _nbytes(aval: Any) -> int:
+    itemsize = getattr(getattr(aval, "dtype", None), "itemsize", 0)  # keys have none
+    return int(itemsize) * int(getattr(aval, "size", 0))
+
+
+def _memory(avals: Sequence[Any]) -> Memory | None:
+    if any(aval.dtype.name not in XLA_DTYPES for aval in avals):
+        return None
+    return Memory([aval.dtype.name for aval in avals], [aval.size for aval in avals])
 
 
 class Functions:

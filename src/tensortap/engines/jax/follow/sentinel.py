@@ -1,9 +1,10 @@
 """Looking at what calls return, beside the program: whether it is bad is known a little later, and nobody waits.
 
-The program executes its own compiled code. Behind each call a small compiled function is queued that looks at the
-results. Until its verdict is there, the arguments of the call are kept, so that a bad call can be executed again, with
-taps. Kept arguments are memory: there is a budget for it, and who runs so far ahead of the device that it is used up
-waits for the oldest verdict.
+The program executes its own compiled code. A thread looks at what a call returns (`looker.py`), or, if that is little,
+whoever makes the next call. Where memory cannot be read, because results lie on several devices or are given away to
+the next call, a small compiled function is queued behind the call that looks at them. Until the verdict is there, the
+arguments of the call are kept, so that a bad call can be executed again, with taps. Kept arguments are memory: there is
+a budget for it, and who runs so far ahead of the device that it is used up waits for the oldest verdict.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from tensortap.engines.jax import calls
 from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.functions import Function
+from tensortap.engines.jax.follow.looker import Looker
+from tensortap.engines.jax.follow.pending import Pending
 from tensortap.engines.jax.taps import portable, primitives
 from tensortap.engines.jax.taps.library import library
-from tensortap.engines.jax.tensors import host_array, is_shared
-from tensortap.pill import kinds_of_elements
+from tensortap.engines.jax.tensors import is_shared
 
-__all__ = ["MEMORY_VARIABLE", "Pending", "Sentinel", "copied"]
+__all__ = ["MEMORY_VARIABLE", "Sentinel", "copied"]
 
 MEMORY_VARIABLE = "TENSORTAP_JAX_MEMORY"
 """How many bytes of kept arguments there may be; an eighth of the memory of the machine by default."""
@@ -41,54 +41,6 @@ _MOST_SMALL = 64
 """Calls of single operations that are looked at together."""
 
 
-@dataclass(slots=True)
-class Pending:
-    """A call whose verdict is not known yet.
-
-    Attributes:
-        call: with the arguments that were kept.
-        verdict: kinds of bad values of each result that can be bad; an array that may not be there yet.
-        results: instead, the results themselves, for small ones.
-        step: of the program, when it was called.
-        number: of the call among those of its function.
-        nbytes: of its arguments.
-        is_shared: several processes execute it together. What one of them executes besides, all of them must, in the
-            same order, or they wait for each other for ever.
-    """
-
-    function: Function
-    call: Call
-    verdict: Any
-    results: Sequence[Any]
-    step: int
-    number: int
-    nbytes: int
-    is_shared: bool = False
-
-    def is_ready(self) -> bool:
-        """Whether the verdict can be read without waiting."""
-        if self.verdict is not None:
-            return bool(self.verdict.is_ready())
-        return all(each.is_deleted() or each.is_ready() for each in self.results)
-
-    def kinds(self) -> dict[int, int]:
-        """Kinds of bad values by place of the result; waits until they are known."""
-        if self.verdict is not None:
-            return {
-                place: kinds
-                for place, kinds in zip(self.function.floats, np.asarray(self.verdict).tolist(), strict=True)
-                if kinds
-            }
-        found = {}
-        for place in self.function.floats:
-            result = self.results[place]
-            array = None if result.is_deleted() else host_array(result)
-            kinds = 0 if array is None else kinds_of_elements(array)
-            if kinds:
-                found[place] = kinds
-        return found
-
-
 class Sentinel:
     """Queues verdicts, and hands out those that are there."""
 
@@ -97,24 +49,50 @@ class Sentinel:
         self._small: list[Pending] = []
         self._kept = 0
         self._budget = _memory_budget()
-        self.waited = 0
+        self._looker: Looker | None = None
 
     def look(self, function: Function, call: Call, results: Sequence[Any], step: int) -> None:
         """Have the results of a call looked at."""
         if not function.floats:
             return
-        nbytes = sum(int(getattr(each, "nbytes", 0)) for each in call.arguments)
+        looked_at = [results[place] for place in function.floats]
+        pending = Pending(function, call, looked_at, step, function.family.calls, function.nbytes)
+        self._kept += function.nbytes
         if function.is_library:
-            self._small.append(Pending(function, call, None, results, step, function.family.calls, nbytes))
-        else:
-            with calls.unheard(), jax.debug_nans(False), jax.debug_infs(False):
-                verdict = _verdict(*(results[place] for place in function.floats))
-            self._pending.append(
-                Pending(function, call, verdict, (), step, function.family.calls, nbytes, is_shared(results))
-            )
-        self._kept += nbytes
+            self._small.append(pending)
+            return
+        looker = self._looker_here()
+        if looker is None or function.is_given_away or not pending.can_be_read:
+            pending.is_shared = is_shared(results)
+            _queue_verdict(pending)
+        elif not function.is_small:
+            looker.look(pending)
+        self._pending.append(pending)
 
-    def settled(self, wait: bool = False) -> Iterator[tuple[Pending, dict[int, int]]]:
+    def give_away(self, arrays: Sequence[Any]) -> None:
+        """These are about to be destroyed, by a call that they are donated to: have them looked at before it."""
+        gone = {id(each) for each in arrays}
+        for pending in self._pending:
+            results = pending.results
+            if pending.is_told or not any(id(each) in gone for each in results):
+                continue
+            if pending.function.is_small and pending.is_ready():
+                pending.kinds()
+            else:
+                pending.function.is_given_away = True
+                _queue_verdict(pending)
+
+    def close(self) -> None:
+        """Nothing more will be looked at."""
+        if self._looker is not None:
+            self._looker.close()
+
+    def _looker_here(self) -> Looker | None:
+        if self._looker is None and (found := library()) is not None:
+            self._looker = Looker(found)
+        return self._looker
+
+    def settled(self, wait: bool = False) -> Iterator[tuple[Pending, Mapping[int, int]]]:
         """The bad calls among those whose verdict is known; waits for all of them, or for those over the budget."""
         small, self._small = self._small, []
         if small and (wait or len(small) >= _MOST_SMALL or self._kept > self._budget):
@@ -137,9 +115,10 @@ class Sentinel:
                     break
             if not must and not first.is_ready():
                 break
-            self.waited += not first.is_ready()
             self._pending.popleft()
             self._kept -= first.nbytes
+            if self._looker is not None and not first.function.is_small:
+                self._looker.wait_for(first)
             with calls.unheard():
                 kinds = first.kinds()
             if kinds:
@@ -167,10 +146,15 @@ _portable_verdict = jax.jit(portable.bad_kinds)
 _native_verdict = jax.jit(primitives.bad_kinds)
 
 
-def _verdict(*arrays: Any) -> Any:
+def _queue_verdict(pending: Pending) -> None:
+    arrays = pending.results
+    if not arrays:
+        return  # looked at in the meantime
     # Over several devices XLA knows how to take its own operations apart, and not ours.
     is_one_device = all(len(each.sharding.device_set) == 1 for each in arrays)
-    return (_native_verdict if is_one_device and library() is not None else _portable_verdict)(*arrays)
+    verdict_of = _native_verdict if is_one_device and library() is not None else _portable_verdict
+    with calls.unheard(), jax.debug_nans(False), jax.debug_infs(False):
+        pending.verdict = verdict_of(*arrays)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from tensortap.ops import kernel
 from tensortap.ops.dtypes import CODES, itemsize_of
 from tensortap.pill import PILL_SIZE
 
-__all__ = ["MOST_BYTES", "MOST_RECORDS", "VARIABLE", "Library", "Taken", "library"]
+__all__ = ["MOST_BYTES", "MOST_RECORDS", "VARIABLE", "Library", "Memory", "Taken", "library"]
 
 log = logging.getLogger("tensortap.engine")
 
@@ -79,6 +80,19 @@ class Taken:
         )
 
 
+class Memory:
+    """What lies in pieces of memory, in the words of the library.
+
+    Args:
+        dtypes: names of the dtypes, of which all are known to XLA.
+        counts: numbers of elements.
+    """
+
+    def __init__(self, dtypes: Sequence[str], counts: Sequence[int]) -> None:
+        self.dtypes = (ctypes.c_int * len(dtypes))(*(XLA_DTYPES[name] for name in dtypes))
+        self.counts = (ctypes.c_int64 * len(counts))(*counts)
+
+
 class Library:
     """The loaded library."""
 
@@ -107,6 +121,7 @@ class Library:
         )
         for name in ("tensortap_tap", "tensortap_feed", "tensortap_bad"):
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(self._c, name)), platform="cpu")
+        self._look_alone: Any = ctypes.PyDLL(self._c._name).tensortap_look
         self._fed: dict[int, npt.NDArray[Any]] = {}
         self._lock = threading.Lock()
 
@@ -126,6 +141,21 @@ class Library:
             return Taken(raw["number"].copy(), raw["row"].copy(), values, taken.dropped)
         finally:
             self._c.tensortap_free(ctypes.byref(taken))
+
+    def look(self, memory: Memory, addresses: Sequence[int], alone: bool = False) -> Sequence[int]:
+        """Kinds of bad values in each piece of memory.
+
+        Args:
+            memory: what lies there.
+            addresses: of the pieces.
+            alone: no other thread of Python may run meanwhile, which could take the memory away.
+        """
+        count = len(addresses)
+        kinds = (ctypes.c_uint8 * count)()
+        pointers = (ctypes.c_void_p * count)(*addresses)
+        look = self._look_alone if alone else self._c.tensortap_look
+        look(ctypes.c_int64(count), pointers, memory.dtypes, memory.counts, kinds)
+        return bytes(kinds)
 
     def store(self, number: int, value: npt.NDArray[Any]) -> None:
         """Have a feed give this value from now on."""

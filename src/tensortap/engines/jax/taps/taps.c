@@ -3,6 +3,7 @@
  *   tensortap_tap   an operand, summarised, or copied as well, appended under its number; or only if it is bad
  *   tensortap_feed  fills its result with bytes that were stored under its number
  *   tensortap_bad   for each operand one byte: the kinds of bad values in it (1 NaN, 2 -inf, 4 +inf)
+ *   tensortap_look  the same of memory, beside XLA
  *
  * Records are appended under a lock, from whichever threads XLA runs operations in, and taken away together. What a
  * program does in several iterations is appended in their order. When there is no room, records are counted only.
@@ -228,16 +229,29 @@ EXPORT XLA_FFI_Error *tensortap_feed(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
+static uint8_t kinds_in(const XLA_FFI_Buffer *buffer) {
+    int64_t rank;
+    double row[PILL_SIZE + MAX_DIMS];
+    if (is_surely_finite(buffer)) return 0;
+    summarise(buffer, &rank, row);
+    return (uint8_t)pill_kinds(row);
+}
+
 EXPORT XLA_FFI_Error *tensortap_bad(XLA_FFI_CallFrame *frame) {
     if (is_question(frame)) return NULL;
     uint8_t *kinds = ((XLA_FFI_Buffer *)frame->rets.rets[0])->data;
-    for (int64_t i = 0; i < frame->args.size; i++) {
-        int64_t rank;
-        double row[PILL_SIZE + MAX_DIMS];
-        kinds[i] = 0;
-        if (is_surely_finite(frame->args.args[i])) continue;
-        summarise(frame->args.args[i], &rank, row);
-        kinds[i] = (uint8_t)pill_kinds(row);
-    }
+    for (int64_t i = 0; i < frame->args.size; i++) kinds[i] = kinds_in(frame->args.args[i]);
     return NULL;
+}
+
+/* `dtypes` are XLA's; returns whether anything is bad. */
+EXPORT int tensortap_look(
+    int64_t n, void *const *data, const int *dtypes, int64_t *counts, uint8_t *kinds) {
+    int any = 0;
+    for (int64_t i = 0; i < n; i++) {
+        XLA_FFI_Buffer buffer = {
+            .dtype = (XLA_FFI_DataType)dtypes[i], .data = data[i], .rank = 1, .dims = &counts[i]};
+        any |= kinds[i] = kinds_in(&buffer);
+    }
+    return any;
 }

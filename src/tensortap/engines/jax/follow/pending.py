@@ -1,0 +1,96 @@
+"""A call whose results have not been looked at yet, and what is kept until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jax._src.array import ArrayImpl
+from jax.sharding import SingleDeviceSharding
+
+from tensortap.engines.jax.calls import Call
+from tensortap.engines.jax.follow.functions import Function
+from tensortap.engines.jax.taps.library import library
+from tensortap.engines.jax.tensors import host_array
+from tensortap.pill import kinds_of_elements
+
+__all__ = ["Pending"]
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A call whose verdict is not known yet.
+
+    Attributes:
+        function: that was called.
+        call: with the arguments that were kept.
+        results: those that can be bad, as long as somebody has to look at them.
+        step: of the program, when it was called.
+        number: of the call among those of its function.
+        nbytes: of its arguments.
+        verdict: kinds of bad values of each result that can be bad; an array that may not be there yet.
+        found: the same, known; by place of the result.
+        is_shared: several processes execute it together. What one of them executes besides, all of them must, in the
+            same order, or they wait for each other for ever.
+    """
+
+    function: Function
+    call: Call
+    results: Sequence[Any]
+    step: int
+    number: int
+    nbytes: int
+    verdict: Any = None
+    found: Mapping[int, int] | None = None
+    is_shared: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is known, or will be known to JAX, what is bad in the results."""
+        return self.found is not None or self.verdict is not None
+
+    def tell(self, kinds: Mapping[int, int]) -> None:
+        """Say what is bad in the results. If nothing is, what was kept is let go."""
+        found = {place: each for place, each in kinds.items() if each}
+        if not found:
+            self.call = replace(self.call, arguments=(), go_on=tuple)  # both keep the arguments
+        self.results = ()
+        self.found = found
+
+    def is_ready(self) -> bool:
+        """Whether the verdict can be read without waiting for anybody."""
+        if self.found is not None:
+            return True
+        if self.verdict is not None:
+            return bool(self.verdict.is_ready())
+        return all(each.is_deleted() or each.is_ready() for each in reversed(self.results))
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether the results are whole arrays of one device, which can be read in memory."""
+        return self.function.memory is not None and all(
+            type(each) is ArrayImpl and type(each.sharding) is SingleDeviceSharding for each in self.results
+        )
+
+    def kinds(self) -> Mapping[int, int]:
+        """Kinds of bad values by place of the result; waits until they are known."""
+        if self.found is None:
+            self.tell(dict(zip(self.function.floats, self._read(), strict=True)))
+        assert self.found is not None
+        return self.found
+
+    def _read(self) -> Sequence[int]:
+        if self.verdict is not None:
+            kinds: Sequence[int] = np.asarray(self.verdict).tolist()
+            return kinds
+        if self.function.memory is not None and self.can_be_read and (found := library()) is not None:
+            for each in self.results:
+                if each.is_deleted():
+                    return [0] * len(self.results)
+                each.block_until_ready()
+            addresses = [each.unsafe_buffer_pointer() for each in self.results]
+            return found.look(self.function.memory, addresses, alone=True)
+        arrays = (None if each.is_deleted() else host_array(each) for each in self.results)
+        return [0 if array is None else kinds_of_elements(array) for array in arrays]
