@@ -24,6 +24,7 @@ import tensortap
 from tensortap.debug.root import Launch
 from tensortap.debug.time_budget import TimeBudget
 from tensortap.seam import place
+from tensortap.sink.base import notices
 from tensortap.store.processes import ENDED, FAILED, RUNNING, ProcessFacts, ProcessFile, UnwatchedChild
 from tensortap.store.system import machine, status_of
 
@@ -69,6 +70,12 @@ class Presence:
     ) -> None:
         launch = Launch.of(os.environ)
         here = place.place()
+        if here.refused:
+            notices.warn(
+                ("place", here.refused),
+                "%s is no rank of a job, so this process is recorded as one that has none.",
+                here.refused,
+            )
         own = status_of(os.getpid())
         self.world_size = world_size
         self.last_node: Callable[[], str] = lambda: ""
