@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.facts import RunFacts, facts_of_dump
+from tensortap.errors import NotThereError
 from tensortap.records import ParameterUpdate, Update
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.updates import read_updates, tasks_with_updates
@@ -21,7 +22,7 @@ MOST_RUNS = 24
 """That are looked at of one task: the first ones, and the last."""
 
 
-class RunsNotRead(Exception):
+class RunsNotRead(NotThereError):
     """A rule wants to look at runs, which nobody has read yet."""
 
 
@@ -58,7 +59,7 @@ class Evidence:
         """
         self.asked.add("runs")
         if self._runs is None:
-            raise RunsNotRead
+            raise RunsNotRead("The runs have not been read.")
         return self._runs
 
     @property
