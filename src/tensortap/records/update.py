@@ -90,6 +90,7 @@ class LoaderUse(NamedTuple):
         same: of those, how many were equal to it.
         looked_at: those whose samples were compared with each other.
         alike: of those, in how many at least half of the samples repeat another one.
+        item_at: the user's line that begins what gives one sample.
     """
 
     name: str
@@ -102,11 +103,17 @@ class LoaderUse(NamedTuple):
     same: int = 0
     looked_at: int = 0
     alike: int = 0
+    item_at: str | None = None
 
     @property
     def source(self) -> Frame | None:
         """The line that draws its batches."""
         return _frame_of(self.drawn_at)
+
+    @property
+    def item_source(self) -> Frame | None:
+        """Where the program gives one sample, or else the line that draws batches."""
+        return _frame_of(self.item_at) or self.source
 
 
 class KeptGraphs(NamedTuple):
