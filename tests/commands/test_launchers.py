@@ -310,7 +310,7 @@ dist.destroy_process_group()
 """
 
 
-@slow  # gloo does not always find its peers again after a rank was killed
+@slow  # gloo does not always find its peers again after a rank was killed, and then waits; unwatched, too
 def test_a_rank_that_is_started_again_goes_on_in_the_same_directory(here, capsys):
     (here / "trouble.py").write_text(TROUBLE)
     done = watched(

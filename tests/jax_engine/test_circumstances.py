@@ -102,6 +102,11 @@ class TestCounting:
         said = next(each.message for each in caplog.records if each.message.startswith(option))
         assert ("no run is left out" if option == "--budget" else "optax.apply_if_finite") in said
 
+    def test_a_program_that_only_imports_jax_hears_nothing_of_it(self, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING):
+            followed(lambda: None, tmp_path / "root", budget=1.1, skip_bad=True)
+        assert not caplog.records
+
 
 class TestProfiler:
     @pytest.fixture

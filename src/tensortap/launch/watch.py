@@ -178,7 +178,7 @@ class ScriptWatch:
         self.presence = self._dumper.presence
         self.presence.last_node = lambda: self.last_node
         self.presence.counts = self.seen.told
-        self.error: str | None = None
+        self.error: BaseException | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
         self.presence.budget = self.budget
         self.copies: CopyChecks | None = CopyChecks(self.root) if options.compare else None

@@ -179,14 +179,24 @@ def _dtype(executed: ExecutedGraph, place: int, slot: int) -> str:
     return (*node.dtypes, *node.written)[slot]
 
 
+def _nothing() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass
 class _Channel:
     """The records of one debug op, as they are in a lane: keys and destinations by number of the tensor."""
 
     op: DebugOp
     lane: int
-    keys: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    keys: npt.NDArray[np.int64] = field(default_factory=_nothing)
+    places: npt.NDArray[np.int64] = field(default_factory=_nothing)
+
+    def extend(self, added: Sequence[tuple[int, int]]) -> None:
+        """Take in key and destination of tensors that are new."""
+        more = np.array(added, np.int64).reshape(-1, 2)
+        self.keys = np.concatenate([self.keys, more[:, 0]])
+        self.places = np.concatenate([self.places, more[:, 1]])
 
 
 class Delivery:
@@ -240,13 +250,13 @@ class Delivery:
         numbers: npt.NDArray[np.int64],
         publisher: Publisher,
     ) -> None:
-        keys = np.asarray(channel.keys)[numbers]
+        keys = channel.keys[numbers]
         here = here & (keys >= 0)
         if not here.any():
             return
         rows = block.rows[here].copy()
         rows["key"] = keys[here]
-        places = np.asarray(channel.places)[numbers[here]]
+        places = channel.places[numbers[here]]
         order = np.argsort(rows["timestamp"], kind="stable")
         rows, places = rows[order], places[order]
         has_bad = block.has_bad if isinstance(channel.op, DebugNumericSummary) else None
@@ -283,31 +293,35 @@ class Delivery:
     def _extend(self, publisher: Publisher) -> None:
         """Work out the keys of tensors that are new."""
         with self._lock:
+            count = len(self._watched.watch.tensors)
+            if self._extended == count:
+                return
             everywhere = tuple(range(len(publisher.sinks)))
-            for number in range(self._extended, len(self._watched.watch.tensors)):
+            channels = (*self._channels, self._kept)
+            added: list[list[tuple[int, int]]] = [[] for _ in channels]
+            for number in range(self._extended, count):
                 found = self._watched.tensor(number)
                 wanted: Wanted = () if found is None else publisher.wants(found[0], found[1]) or ()
                 positions_of = dict(wanted)
-                for channel in self._channels:
-                    positions = positions_of.pop(channel.op, None)
-                    self._add(channel, found, positions)
-                self._add(self._kept, found, everywhere)
-                others = list(positions_of.items())
-                if others:
-                    self._others[number] = others
-                self._extended = number + 1
+                for channel, numbers in zip(channels, added, strict=True):
+                    positions = everywhere if channel is self._kept else positions_of.pop(channel.op, None)
+                    numbers.append(self._numbers(channel, found, positions))
+                if positions_of:
+                    self._others[number] = list(positions_of.items())
+            for channel, numbers in zip(channels, added, strict=True):
+                channel.extend(numbers)
+            self._extended = count
 
-    def _add(
+    def _numbers(
         self, channel: _Channel, found: tuple[Node, int, str] | None, positions: tuple[int, ...] | None
-    ) -> None:
+    ) -> tuple[int, int]:
+        """Those of the key of a tensor, and of where its records go."""
         if found is None or not positions:
-            channel.keys.append(_NOT_HERE)
-            channel.places.append(_NOT_HERE)
-            return
+            return _NOT_HERE, _NOT_HERE
         node, slot, dtype = found
         recorded = "float64" if isinstance(channel.op, DebugNumericSummary) else dtype
-        channel.keys.append(self._table.add((node.name, slot, channel.op.name, node.device, recorded)))
-        channel.places.append(self._destinations.setdefault(positions, len(self._destinations)))
+        key = self._table.add((node.name, slot, channel.op.name, node.device, recorded))
+        return key, self._destinations.setdefault(positions, len(self._destinations))
 
 
 def array_of(block: Block, place: int, dtype: str) -> npt.NDArray[Any]:

@@ -67,18 +67,7 @@ class Follower:
             or not options.watch.pattern.is_empty
             or len(watch.hooks) > 1
         )
-        if options.skip_bad:
-            log.warning(
-                "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
-                "optax.apply_if_finite(optimizer, n) leaves out bad ones."
-            )
-        if options.budget is not None:
-            log.warning(
-                "--budget has no effect on programs of JAX: %s",
-                "every run is watched, because single tensors, values or steps are asked for."
-                if self._watches_all
-                else "they run their own code, only what calls return is looked at, and no run is left out.",
-            )
+        self._is_told = False
 
     def install(self) -> None:
         """Hear of calls from now on."""
@@ -102,6 +91,8 @@ class Follower:
         """Execute a call of the program, and look at what it returns."""
         if self._given_up or not calls.is_concrete(call.arguments):
             return call.go_on()
+        if not self._is_told:
+            self._tell_what_has_no_effect()
         try:
             with self._lock:
                 function = self._functions.of(call.jaxpr, str(call.parameters.get("name", "")))
@@ -121,6 +112,23 @@ class Follower:
                 function.family.returned(id(function), results)
         self._stop_if_bad()
         return results
+
+    def _tell_what_has_no_effect(self) -> None:
+        """Said at the first call: a program of another framework may only import JAX, as Keras does."""
+        self._is_told = True
+        options = self._watch.options
+        if options.skip_bad:
+            log.warning(
+                "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
+                "optax.apply_if_finite(optimizer, n) leaves out bad ones."
+            )
+        if options.budget is not None:
+            log.warning(
+                "--budget has no effect on programs of JAX: %s",
+                "every run is watched, because single tensors, values or steps are asked for."
+                if self._watches_all
+                else "they run their own code, only what calls return is looked at, and no run is left out.",
+            )
 
     def _is_for_recorder(self) -> bool:
         """Whether calls of this thread belong to the run that is recorded: it began it, or there is none."""

@@ -3,15 +3,15 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace tensortap {
 
 constexpr int kMaxRank = 8;
 constexpr size_t kRows = 4096;                 // of a block
-constexpr size_t kBlockSize = size_t(4) << 20;  // bytes of a block for values; one that is larger has its own
+constexpr size_t kBlockSize = size_t(16) << 20;  // bytes of a block for values; one that is larger has its own
 constexpr size_t kAlignment = 64;
 
 // The layout of `tensortap.records.RECORD_ROW`; the key is the number of a tensor.
@@ -58,9 +58,9 @@ class Pool {
     {
       std::lock_guard<std::mutex> hold(lock_);
       const auto found = free_.find(size);
-      if (found != free_.end()) {
-        char* memory = found->second;
-        free_.erase(found);
+      if (found != free_.end() && !found->second.empty()) {
+        char* memory = found->second.back();
+        found->second.pop_back();
         kept_ -= size;
         return memory;
       }
@@ -73,7 +73,7 @@ class Pool {
     {
       std::lock_guard<std::mutex> hold(lock_);
       if (kept_ + size <= kMostKept) {
-        free_.emplace(size, memory);
+        free_[size].push_back(memory);
         kept_ += size;
         return;
       }
@@ -87,7 +87,7 @@ class Pool {
   static size_t rounded(size_t size) { return (size + kUnit - 1) / kUnit * kUnit; }
 
   std::mutex lock_;
-  std::multimap<size_t, char*> free_;
+  std::unordered_map<size_t, std::vector<char*>> free_;  // by size; the last one is taken first, it may be in a cache
   size_t kept_ = 0;
 };
 
