@@ -5,9 +5,9 @@
 A program runs in two processes at once, started by `python` and by `tensortap run`, which take turns: while one
 executes a block of steps, the other waits. So the plain one is not touched by us in any way, and both see the same
 moods of the machine. A round is a block of each; the ratio of a round is that of the times of its blocks. The table
-gives the median of the rounds and their quartiles, after as many steps as a program takes to settle. Processor time
-counts all threads, those that write records included, which the time of a step does not show on a machine with an idle
-core.
+gives the median of the rounds and their quartiles, after as many steps as a program takes to settle. `cpu` is the
+processor time of all threads, those that write records included, which the time of a step does not show on a machine
+with an idle core; `thread` that of the thread that trains, which a busy machine disturbs least.
 
 `--floor` adds two more processes, in which PyTorch tells an observer that does nothing of every operator (`floors.py`):
 what a program costs above `kernel` is ours, and no observer by RecordFunction could cost less than `recording`.
@@ -129,11 +129,13 @@ def settled(name: str, rounds: int, watch: Sequence[str], floor: bool) -> dict[s
         block = max(3, min(1000, int(BLOCK_SECS / statistics.median(first))))
         ms: dict[str, list[float]] = {kind: [] for kind in programs}
         cpu: dict[str, list[float]] = {kind: [] for kind in programs}
+        thread: dict[str, list[float]] = {kind: [] for kind in programs}
         for number in range(rounds):
             for kind in list(programs) if number % 2 == 0 else reversed(programs):
                 told = programs[kind].run(block)
                 ms[kind].append(statistics.mean(told["walls"]) * 1e3)
                 cpu[kind].append(told["cpu"])
+                thread[kind].append(told["thread"])
     ratios = [mine / theirs for mine, theirs in zip(ms["watched"], ms["plain"], strict=True)]
     found = {
         "plain": statistics.median(ms["plain"]),
@@ -142,9 +144,10 @@ def settled(name: str, rounds: int, watch: Sequence[str], floor: bool) -> dict[s
         "quartiles": quartiles(ratios),
     }
     for kind in programs:
-        found[f"{kind} cpu"] = statistics.median(
-            mine / theirs for mine, theirs in zip(cpu[kind], cpu["plain"], strict=True)
-        )
+        for clock, times in (("cpu", cpu), ("thread", thread)):
+            found[f"{kind} {clock}"] = statistics.median(
+                mine / theirs for mine, theirs in zip(times[kind], times["plain"], strict=True)
+            )
     return found
 
 
@@ -189,16 +192,16 @@ def main() -> None:
     )
     options = parser.parse_args()
     watch = options.options.split()
-    columns = "program     plain, ms  watched, ms  ratio    quartiles    cpu"
-    columns += "".join(f"  {way}, cpu" for way in WAYS) if options.floor else ""
+    columns = "program     plain, ms  watched, ms  ratio    quartiles    cpu thread"
+    columns += "".join(f"  {way}, thread" for way in WAYS) if options.floor else ""
     print(columns + ("   whole, s  watched, s  ratio      MB" if options.whole else ""))
     for name in options.programs or PROGRAMS:
         found = settled(name, options.rounds, watch, options.floor)
         low, high = found["quartiles"]
         line = f"{name:10} {found['plain']:10.2f} {found['watched']:12.2f} {found['ratio']:6.2f}"
-        line += f"    {low:.2f}–{high:.2f} {found['watched cpu']:6.2f}"
+        line += f"    {low:.2f}–{high:.2f} {found['watched cpu']:6.2f} {found['watched thread']:6.2f}"
         if options.floor:
-            line += "".join(f"  {found[f'{way} cpu']:{len(way) + 5}.2f}" for way in WAYS)
+            line += "".join(f"  {found[f'{way} thread']:{len(way) + 8}.2f}" for way in WAYS)
         if options.whole:
             total = whole(name, max(1, options.rounds // 3), watch)
             ratio = total["watched"] / total["plain"]

@@ -98,8 +98,9 @@ if has warnings; then
     done
     # The headers of torch are not ours to correct.
     mapfile -t command < <(PYTHONPATH="$work/tree/src" "$python" -c '
-from tensortap.engines.torch.observer.build import SOURCE, _compiler_command
-print("\n".join(part.replace("-I", "-isystem", 1) if part.startswith("-I") else part for part in _compiler_command(SOURCE)))')
+from tensortap.engines.torch.observer.build import RECIPE, SOURCE
+print("\n".join(part.replace("-I", "-isystem", 1) if part.startswith("-I") else part for part in RECIPE.command(SOURCE)))')
+    [ ${#command[@]} -gt 0 ] || { echo "There is no command to compile the observer with."; exit 2; }
     check "warnings-observer" "${command[@]}" "${strict[@]}"
 fi
 

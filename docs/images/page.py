@@ -1,6 +1,5 @@
 """The pictures of the page, light and dark: `python docs/images/page.py SESSION`.
 
-
 tensortap run --profile -o /tmp/session examples/sentiment.py
 python docs/images/page.py /tmp/session
 """
@@ -17,7 +16,7 @@ from tensortap.server.recorded import Viewer
 
 HERE = Path(__file__).parent
 VIEWS = {
-    "page-overview": "overview",
+    "page-overview": "overview?filter=model",
     "page-tensor": "tensor?name=model/encoder/div:0&run=40&rank=0",
     "page-graph": "graph?name=model/encoder/div&run=40&rank=0",
     "page-source": "source?run=40&rank=0&line=28",
@@ -38,6 +37,7 @@ def main(session: Path) -> None:
             for name, view in VIEWS.items():
                 if name not in (DARK if scheme == "dark" else LIGHT):
                     continue
+                page.set_viewport_size({"width": 1240, "height": 1080 if name == "page-overview" else 900})
                 page.goto(f"{viewer.http_address}/#/{session.name}/{view}")
                 page.wait_for_timeout(2500)
                 page.screenshot(path=HERE / f"{name}{'-dark' if scheme == 'dark' else ''}.png")

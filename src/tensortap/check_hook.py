@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -19,10 +18,9 @@ from tensortap.watch.options import WatchOptions
 
 if TYPE_CHECKING:
     from tensortap.analyze.checks import CheckFinding
+    from tensortap.analyze.checks.live import LiveChecks
 
 __all__ = ["CheckHook"]
-
-log = logging.getLogger("tensortap.checks")
 
 
 class CheckHook(DumpingDebugHook):
@@ -65,6 +63,8 @@ class CheckHook(DumpingDebugHook):
         budget: Budget | float | None = None,
         retention: Retention | None = None,
     ) -> None:
+        from tensortap.analyze.accepted import accepted_near
+
         super().__init__(
             session_root,
             WatchOptions("DebugNumericSummary"),
@@ -73,10 +73,9 @@ class CheckHook(DumpingDebugHook):
         )
         self.findings: list[CheckFinding] = []
         self._root = Path(session_root).expanduser()
-        self._accept = tuple(accept)
+        self._accept = (*accept, *accepted_near(Path.cwd()))
         self._on_finding = on_finding or _say
-        self._told: set[str] = set()
-        self._runs: dict[str, Any] = {}
+        self._checks: LiveChecks | None = None
         self._checking: Checking | None = None
         self._collector: Any = None
 
@@ -110,22 +109,14 @@ class CheckHook(DumpingDebugHook):
             self._checking = None
 
     def _look(self) -> None:
-        """What is known so far. A fault of ours is logged, and no reason to fail in a program."""
-        from tensortap.analyze.accepted import accepted_near
-        from tensortap.analyze.checks import check_session
-        from tensortap.reader import SessionDir
+        """What is known so far."""
+        from tensortap.analyze.checks.live import LiveChecks
 
         if not self._root.is_dir():
             return
-        try:
-            accept = [*self._accept, *accepted_near(Path.cwd())]
-            self.findings = check_session(SessionDir(self._root), accept=accept, cache=self._runs)
-            for finding in self.findings:
-                if finding.is_sure and finding.key not in self._told:
-                    self._told.add(finding.key)
-                    self._on_finding(finding)
-        except Exception:
-            log.warning("The program could not be checked for what is silently wrong.", exc_info=True)
+        if self._checks is None:
+            self._checks = LiveChecks(self._root, self._accept, self._on_finding)
+        self.findings = self._checks.look()
 
 
 class _Samples:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,43 @@ def test_run_says_once_what_is_sure_and_lists_it_at_the_end(recorded):
     assert "try      Call zero_grad()" in listed
     assert "wrong    1 sure: gradients-not-cleared, optimizer" in listed
     assert done.stderr.count("tensortap: gradients-not-cleared at step 1: train.py:11:") <= 1
+
+
+def test_what_is_sure_is_said_while_the_program_trains(tmp_path):
+    """The program goes on until somebody has read the finding, and prints something after it."""
+    program = (
+        PROGRAM.replace("range(14)", "range(100_000)")
+        + "    if os.path.exists('said'): break\nprint('the end', file=sys.stderr)\n"
+    )
+    (tmp_path / "train.py").write_text("import os, sys\n" + program)
+    command = [sys.executable, "-m", "tensortap", "run", "-o", "dumps", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(patient(60), process.kill)
+        watchdog.start()
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("tensortap: gradients-not-cleared at step 1: train.py:12:"):
+                (tmp_path / "said").touch()
+        watchdog.cancel()
+    assert "the end\n" in said, said
+
+
+def test_check_tells_what_it_cannot_know(dumps, tmp_path, capsys):
+    """As a server has it: runs that were streamed to it, and no updates."""
+    shutil.copytree(dumps, tmp_path / "streamed")
+    shutil.rmtree(tmp_path / "streamed" / "updates")
+    assert main(["check", str(tmp_path / "streamed")]) == 0
+    told = capsys.readouterr()
+    assert told.out == "Nothing is known to be wrong.\n"
+    assert "kinds nothing is known, because no updates were recorded here: cleared-before-step, " in told.err
+    assert main(["check", str(tmp_path / "streamed"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["unknown"]["gradients-not-cleared"] == ["updates"]
+    assert "softmax-twice" not in answer["unknown"]
+    assert (answer["updates"], answer["runs"] > 10, answer["trains"], answer["failed"]) == (0, True, True, [])
+    assert main(["check", dumps, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["unknown"] == {}
 
 
 def test_check_prints_findings_for_scripts(dumps, capsys):
@@ -123,8 +162,6 @@ def test_health_tells_of_it_below_the_runs(dumps, capsys):
 
 
 def test_a_growing_directory_is_checked_as_far_as_it_is_written(recorded, tmp_path, monkeypatch, capsys):
-    import shutil
-
     grown = tmp_path / "grown"
     shutil.copytree(recorded[0] / "dumps", grown)
     path = grown / "updates" / "task_0.jsonl"

@@ -41,6 +41,7 @@ def waits():
 for number in range(100):
     if number == 14 and dist.get_rank() == 1:
         if sys.argv[1] == "die":
+            time.sleep(1)  # the other one is waiting by then
             os.kill(os.getpid(), signal.SIGKILL)
         waits()
     step()

@@ -81,6 +81,7 @@ def test_find_the_bad_op_stop_there_replace_the_value_and_go_on(window, served):
     done = len(training.losses)
     page.page.wait_for_timeout(500)
     assert len(training.losses) <= done + 1, "it waits"
+    assert set(training.losses[6:]) == {"nan"}
 
     waiting.get_by_label("Another value").fill("[[0, 0], 1]")
     waiting.get_by_role("button", name="Replace and go on").click()
@@ -91,8 +92,11 @@ def test_find_the_bad_op_stop_there_replace_the_value_and_go_on(window, served):
     waiting.get_by_label("Another value").fill("0.25")
     waiting.get_by_role("button", name="Replace and go on").click()
     waiting.get_by_text("Nobody waits.").wait_for()
-    # Parameters are NaN by then: the step after the division runs on the new value, and training goes on.
     wait_until(lambda: len(training.losses) > done + 5, 30)
+    # The step that waited has trained on the value it was given; those after it meet NaN again.
+    changed = [loss for loss in training.losses[6:] if loss != "nan"]
+    assert len(changed) == 1
+    assert 0 < float(changed[0]) < 10
     assert training.process.poll() is None
 
 

@@ -8,14 +8,33 @@ import re
 import numpy as np
 import pytest
 
+from tensortap.records import RunInfo
 from tensortap.server.recorded import Viewer
+from tensortap.store import SessionStore
 from tests.page.conftest import tensortap
 from tests.patience import wait_until
+from tests.server.tools import pill, summary
 
 
 @pytest.fixture(scope="module")
-def viewer(recorded):
-    with Viewer([recorded]) as running:
+def ranks(tmp_path_factory):
+    """Three ranks, of which the last goes its own way in run 2."""
+    place = tmp_path_factory.mktemp("several") / "ranks"
+    with SessionStore(place) as store:
+        for rank in range(3):
+            for index in range(4):
+                info = RunInfo(index, 10 * index, 1000 + 10 * index + rank, task=rank)
+                with store.new_run(info) as run:
+                    drift = 0.25 * (rank == 2 and index >= 2)
+                    run.write(summary("model/w", pill(mean=index + drift), rank, 2000 + index))
+                    run.write(summary("model/act", pill(mean=rank), rank, 3000 + index))
+                    run.finish({}, {})
+    return place
+
+
+@pytest.fixture(scope="module")
+def viewer(recorded, ranks):
+    with Viewer([recorded, ranks]) as running:
         yield running
 
 
@@ -79,10 +98,11 @@ def test_the_grid_shows_where_it_began(page):
     wait_until(lambda: first.inner_text() == "model/encoder/div:0")
     canvas = page.page.locator(".cells canvas")
     box = canvas.bounding_box()
+    tip = page.page.locator(".tip")
     canvas.hover(position={"x": box["width"] - 3, "y": 5})
-    assert "NaN" in page.page.locator(".tip").inner_text()
+    wait_until(lambda: "NaN" in "".join(tip.all_inner_texts()))
     canvas.hover(position={"x": 3, "y": 5})
-    assert "NaN" not in page.page.locator(".tip").inner_text()
+    wait_until(lambda: tip.count() and "NaN" not in tip.inner_text())
     canvas.click(position={"x": box["width"] - 3, "y": 5})
     page.page.get_by_role("heading", name="Value at run 59").wait_for()
 
@@ -103,6 +123,24 @@ def test_the_grid_zooms_pans_and_filters_and_the_address_keeps_it(page):
     assert page.card("Filter by name").input_value() == "encoder/norm"
 
 
+def test_what_is_folded_is_in_the_address(page):
+    page.go("#/session/overview?filter=model/")
+    page.page.locator("canvas[data-painted]").wait_for()
+    rows = page.page.get_by_role("treeitem")
+    module = rows.filter(has_text=re.compile("^[▾▸]model"))
+    assert module.get_attribute("aria-expanded") == "true"
+    module.click()
+    wait_until(lambda: module.get_attribute("aria-expanded") == "false")
+    page.page.reload()
+    page.page.locator("canvas[data-painted]").wait_for()
+    assert module.get_attribute("aria-expanded") == "false"
+    # The first bad value is inside: going there opens it again, for whoever follows the link.
+    page.page.get_by_role("button", name="First bad").click()
+    page.page.locator(".label.chosen", has_text="div:0").wait_for()
+    page.page.reload()
+    rows.filter(has_text=re.compile("^div:0")).first.wait_for()
+
+
 def test_the_graph_is_walked_by_clicking(page):
     page.go("#/session/graph?name=model/encoder/div&run=40")
     box = page.page.locator("[data-node='model/encoder/div']")
@@ -121,6 +159,54 @@ def test_timelines(page):
     with page.page.expect_download() as waiting:
         page.page.get_by_role("button", name="Download").click()
     assert b"traceEvents" in waiting.value.path().read_bytes()
+
+
+PERFETTO = """<script>
+addEventListener("message", (event) => {
+  if (event.data === "PING") event.source.postMessage("PONG", event.origin);
+  else document.title = `${event.data.perfetto.title} ${event.data.perfetto.buffer.byteLength > 1000}`;
+});
+</script>"""
+
+
+def test_a_timeline_is_handed_to_perfetto_in_a_tab_of_its_own(page):
+    """What is asked for at its address here speaks as Perfetto's page does: https://perfetto.dev/docs, deep linking."""
+    page.page.context.route(
+        "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=PERFETTO, content_type="text/html")
+    )
+    page.go("#/session/timelines?trace=1&by=lines")
+    page.page.reload()
+    wait_until(lambda: page.page.get_by_role("radio", name="Lines").get_attribute("aria-checked") == "true")
+    with page.page.expect_popup() as opened:
+        page.page.get_by_role("button", name="Open in Perfetto").click()
+    wait_until(lambda: opened.value.title() == "timelines/timeline-20.json true")
+
+
+def test_which_rank_went_its_own_way(page):
+    page.go("#/ranks/ranks")
+    page.sees("Rank 2 went its own way")
+    assert "the same on all ranks in 2 runs before" in page.text()
+    page.sees("Differ from the first compared run on")
+    page.page.get_by_role("link", name="model/w:0").first.click()
+    page.page.get_by_role("heading", name="model/w:0").wait_for()
+    assert "run=2" in page.page.url
+    assert "rank=2" in page.page.url
+
+
+def test_every_view_opens_from_its_link(page):
+    links = {
+        "session/tensor?name=model/encoder/div:0&run=40&scale=log&look=table": "NaN",
+        "session/graph?name=model/encoder/div&run=40&depth=1": "1 step away",
+        "session/source?run=40&line=28": "Line 28",
+        "session/timelines?trace=2": "Step 30",
+        "ranks/ranks": "went its own way",
+        "ranks/overview?rank=1": "Health of 2 tensors",
+    }
+    for link, seen in links.items():
+        page.page.goto("about:blank")
+        page.go(f"#/{link}")
+        page.sees(seen)
+        assert page.page.url.endswith(link)
 
 
 def test_a_tensor_without_a_value_says_so(page):
@@ -147,7 +233,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(window, viewer):
         "graph?name=model/encoder/div",
     ):
         page.go(f"#/session/{view}")
-        page.page.wait_for_timeout(400)
+        page.page.locator("main h1, main h2").first.wait_for()
+        page.page.wait_for_timeout(300)
         assert page.page.evaluate("document.documentElement.scrollWidth") <= 390, view
 
 
@@ -158,7 +245,8 @@ def healthy(tmp_path_factory):
     program = place / "train.py"
     program.write_text(
         "import torch\nmodel = torch.nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "for _ in range(3):\n    model(torch.ones(4, 2)).mean().backward()\n    opt.step()\n"
+        "for _ in range(3):\n    image = torch.eye(8).expand(3, 8, 8) - 0.5\n"
+        "    model(torch.ones(4, 2)).mean().backward()\n    opt.step()\n"
     )
     done = tensortap("run", "--values", "-o", place / "good", program)
     assert done.returncode == 0, done.stderr
@@ -183,3 +271,16 @@ def test_a_value_beside_that_of_another_run(window, healthy):
     assert figures.locator("figcaption").all_inner_texts() == ["run 0", "run 2", "difference"]
     # Gradients of a mean over equal rows are the same in every run, so outputs fall by the same amount.
     assert re.search(r"min (\S+) max \1 ", words(figures.nth(2).inner_text()))
+
+
+def test_a_value_as_an_image(window, healthy):
+    page = window(healthy.http_address)
+    page.go("#/good/tensor?name=sub:0&run=1")
+    page.page.get_by_role("radio", name="Image").click()
+    canvas = page.page.get_by_label("Image", exact=True)
+    wait_until(lambda: canvas.get_attribute("width") == "8")
+    read = "each => [...each.getContext('2d').getImageData(0, 0, each.width, each.height).data]"
+    white, black = [255, 255, 255, 255], [0, 0, 0, 255]
+    diagonal = [colour for y in range(8) for x in range(8) for colour in (white if x == y else black)]
+    assert canvas.evaluate(read) == diagonal
+    assert "look=image" in page.page.url

@@ -1,6 +1,7 @@
 """A program that trains, streams its health, and can be stopped and changed: `python -m tests.page.training ADDRESS`.
 
-Rows of zeros come into its data at step 6, and a division by their sum makes NaN of them.
+Rows of zeros come into its data at step 6, and a division by their sum makes NaN of them. It does not train on a loss
+that is none, as careful programs do, so its parameters stay good.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ def main(address):
         total = x.sum(dim=1, keepdim=True)
         share = x / total
         loss = model(share).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        if loss.isfinite():
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
         return {"loss": loss}
 
     watch = tt.WatchOptions(["DebugNumericSummary", "DebugIdentity(gated_grpc=true)"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import time
 from dataclasses import replace
@@ -76,11 +78,18 @@ def test_a_process_says_what_becomes_of_it(tmp_path):
         os._exit(0)
     os.waitpid(child, 0)
     assert read_processes(tmp_path)[0][0].state == "running"
-    presence.end("RuntimeError('no')")
+    line = inspect.currentframe().f_lineno + 2
+    with pytest.raises(ValueError, match="Expecting value") as raised:
+        json.loads("")
+    presence.end(raised.value)
     presence.end()
-    assert [(each.state, each.error) for each in read_processes(tmp_path)[0]] == [
-        ("failed", "RuntimeError('no')")
-    ]
+    ((failed,), _) = read_processes(tmp_path)
+    assert (failed.state, failed.error) == (
+        "failed",
+        "JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+    )
+    assert (failed.file, failed.line) == (__file__, line), "where it was raised, not where it has come to"
+    assert failed.call == "json.decoder.JSONDecoder.raw_decode"
     presence.begin_run(4, 40)  # a hook that serves a second session
     assert coverage_of(read_processes(tmp_path)[0]).ranks[0].state == "running"
     presence.end()

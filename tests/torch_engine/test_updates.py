@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tensortap.engines.torch.program import Program
-from tensortap.engines.torch.updates import UpdateCollector
+from tensortap.engines.torch.updates import UpdateCollector, looks
 
 
 class Looking:
@@ -225,3 +225,68 @@ def test_other_threads_are_left_alone(looking):
     thread.start()
     thread.join()
     assert len(seen.updates) == 1
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
+)
+def test_parameters_read_at_once_measure_as_those_read_one_by_one(dtype, monkeypatch):
+    torch.manual_seed(0)
+    parameters = [
+        torch.randn(40, 60).to(dtype).requires_grad_(),
+        torch.randn(40, 60).to(dtype).t().requires_grad_(),
+        torch.randn(40, 60).to(dtype)[::2, ::3].requires_grad_(),
+        torch.randn(7).to(dtype).requires_grad_(),
+        torch.zeros(0).to(dtype).requires_grad_(),
+    ]
+    sum((each * torch.randn(each.shape).relu()).abs().sum() for each in parameters[:4]).backward()
+
+    def measured():
+        look = looks.Look(parameters)
+        with torch.no_grad():
+            for each in parameters:
+                each[: each.shape[0] // 2] += 1
+        found = [each._replace(mark=None, mark_before=None) for each in look.measured([True] * 5)]
+        with torch.no_grad():
+            for each in parameters:
+                each[: each.shape[0] // 2] -= 1
+        return found, [look.has_gradient(number) for number in range(5)]
+
+    start = [each.detach().clone() for each in parameters]
+    at_once, gradients = measured()
+    for parameter, value in zip(parameters, start, strict=True):
+        parameter.data.copy_(value)
+    monkeypatch.setattr(looks, "native", lambda name: None)
+    singly, gradients_singly = measured()
+    assert gradients == gradients_singly == [True] * 4 + [False]
+    for one, other in zip(at_once, singly, strict=True):
+        assert one == pytest.approx(other)
+    assert 0.3 < at_once[0].changed <= 0.5 or dtype.is_complex
+    assert at_once[0].nonzero < 0.7
+
+
+def test_optimizers_made_one_after_the_other_are_looked_at_if_they_live_for_long(looking):
+    seen = looking(nn.Linear(3, 1))
+    for _ in range(16):
+        train(seen.model, torch.optim.SGD(seen.model.parameters(), lr=0.1), steps=3)
+    before = len(seen.updates)
+    assert before == 48
+    train(seen.model, torch.optim.SGD(seen.model.parameters(), lr=0.1), steps=3)
+    assert len(seen.updates) == before
+    optimizer = torch.optim.SGD(seen.model.parameters(), lr=0.1)
+    train(seen.model, optimizer, steps=30)
+    counts = [each.count for each in seen.updates[before:]]
+    assert counts == list(range(12, 23))
+
+
+def test_a_change_late_in_a_training_is_noticed_within_eight_steps(looking):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 1))
+    seen = looking(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, steps=141)
+    last = seen.updates[-1].count
+    model.eval()
+    train(model, optimizer, steps=8)
+    assert last == 100
+    assert [each.count for each in seen.updates if each.count > 100] == [144, 145, 146]
+    assert not seen.updates[-1].modes[0].trains

@@ -46,24 +46,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Execute the command."""
     from tensortap.analyze.accepted import accepted_near
-    from tensortap.analyze.checks import check_session, told
+    from tensortap.analyze.checks import Account, check_session, told
     from tensortap.reader import SessionDir
-    from tensortap.report.check import findings_page
+    from tensortap.report.check import account_text, findings_page
 
     session = open_directory(options.directory)
     if not isinstance(session, SessionDir):
         raise UsageError(f"{str(options.directory)!r} is a single run; name the session it belongs to.")
     accept = [*(checked_kind(each) for each in options.exclude), *accepted_near(Path.cwd())]
-    findings = check_session(session, accept=accept, task=options.task)
+    account = Account()
+    findings = check_session(session, accept=accept, task=options.task, account=account)
     shown = findings if options.all else told(findings)
     if options.json:
-        print_json({"findings": [each.as_dict() for each in shown]})
+        print_json({"findings": [each.as_dict() for each in shown], **account.as_dict()})
     elif shown:
         findings_page(shown, len(findings) - len(shown), len(session.tasks()) > 1).show()
     else:
         print("Nothing is known to be wrong.")
     if not options.json:
-        say(session.notices)
+        say([*account_text(account), *session.notices])
     return int(any(each.is_sure for each in shown))
 
 

@@ -117,7 +117,7 @@ class Following:
         self.interrupted = isinstance(error, KeyboardInterrupt)
         self.answerer.failed = not isinstance(error, SystemExit)
         if self.answerer.failed and not self.interrupted:
-            self.watch.error = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+            self.watch.error = error
         for follower in self._followers:
             follower.end(error if self.answerer.failed else None)
 

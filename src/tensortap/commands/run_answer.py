@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.commands import unwatched
-from tensortap.commands.run_checks import RunChecks
 from tensortap.commands.run_summary import add_advice, count, seen_by_all, summary_page, trained_in
 from tensortap.frameworks import FRAMEWORKS
 from tensortap.records.task import task_name
@@ -29,6 +28,7 @@ from tensortap.suggest import alternatives
 
 if TYPE_CHECKING:
     from tensortap.analyze.checks import CheckFinding
+    from tensortap.analyze.checks.live import LiveChecks
     from tensortap.analyze.findings import Finding, Report
     from tensortap.analyze.first_bad import Condition
     from tensortap.report.page import Page
@@ -116,7 +116,7 @@ class Answerer:
         self.failed = False
         self.rank: Callable[[], int] = lambda: 0
         self._left_out = False
-        self._checks: RunChecks | None = None
+        self._checks: LiveChecks | None = None
 
     def begin(self) -> None:
         """The program is being watched."""
@@ -140,7 +140,11 @@ class Answerer:
 
     def check(self, accept: Sequence[str]) -> Callable[[], None]:
         """Check the program from now on; what is returned looks at what is there."""
-        checks = RunChecks(self._root, accept, self._say_of)
+        # All that is needed is loaded now: beside the program it would take ten times as long.
+        from tensortap.analyze.checks.live import LiveChecks
+        from tensortap.report.check import spoken
+
+        checks = LiveChecks(self._root, accept, lambda finding: self._say_of(spoken(finding)))
         if not self._voice.is_first:  # the first rank looks at what all have recorded
             return lambda: None
         self._checks = checks

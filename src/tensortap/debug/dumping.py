@@ -128,4 +128,4 @@ class DumpingDebugWrapperSession(NonInteractiveDebugWrapperSession):
         if exec_type is not None:
             self._dumper.keep_held()
         self.flush()
-        self._dumper.presence.end(None if exec_value is None else repr(exec_value))
+        self._dumper.presence.end(exec_value)

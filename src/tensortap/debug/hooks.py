@@ -148,7 +148,7 @@ class DumpingDebugHook(SessionRunHook):
         if self._dumper is not None:
             self._dumper.settle()
             self._dumper.keep_held()
-            self._dumper.close(error=repr(error))
+            self._dumper.close(error=error)
 
 
 class GrpcDebugHook(SessionRunHook):

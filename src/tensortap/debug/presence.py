@@ -13,17 +13,18 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import tensortap
 from tensortap.debug.root import Launch
 from tensortap.debug.time_budget import TimeBudget
 from tensortap.seam import place
+from tensortap.sink.base import notices
 from tensortap.store.processes import ENDED, FAILED, RUNNING, ProcessFacts, ProcessFile, UnwatchedChild
 from tensortap.store.system import machine, status_of
 
@@ -69,6 +70,12 @@ class Presence:
     ) -> None:
         launch = Launch.of(os.environ)
         here = place.place()
+        if here.refused:
+            notices.warn(
+                ("place", here.refused),
+                "%s is no rank of a job, so this process is recorded as one that has none.",
+                here.refused,
+            )
         own = status_of(os.getpid())
         self.world_size = world_size
         self.last_node: Callable[[], str] = lambda: ""
@@ -134,12 +141,20 @@ class Presence:
         if not self._over.is_set():
             self._write(state=ENDED)
 
-    def end(self, error: str | None = None) -> None:
-        """The process is done with the session; harmless when called again, and in a forked child."""
+    def end(self, error: BaseException | None = None) -> None:
+        """The process is done with the session; harmless when called again, and in a forked child.
+
+        Args:
+            error: what ended it. The process was then where that was raised, wherever it may have come to since.
+        """
         if self._over.is_set() or os.getpid() != self._facts.pid:
             return
         self._over.set()
-        self._write(state=ENDED if error is None else FAILED, error=error or "")
+        if error is None:
+            self._write(state=ENDED, error="")
+        else:
+            words = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+            self._write(state=FAILED, error=words, **_place(_frames_of(error.__traceback__)))
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -194,7 +209,7 @@ class Presence:
         if self._file is None or os.getpid() != self._facts.pid:
             return
         # What can be slow or fail is asked before anybody could wait for it.
-        where = _place(sys._current_frames().get(self._thread)) if not self._over.is_set() else {}
+        where = {} if self._over.is_set() else _place(_frames_from(sys._current_frames().get(self._thread)))
         world = self.world_size()
         node = self.last_node()
         counts = self.counts()
@@ -227,21 +242,36 @@ class Presence:
             listener(told)
 
 
-def _place(frame: FrameType | None) -> dict[str, Any]:
+def _frames_from(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+    """A frame and its callers, each with its line."""
+    while frame is not None:
+        yield frame, frame.f_lineno or 0
+        frame = frame.f_back
+
+
+def _frames_of(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """Where an error was raised, and the callers of that, each with its line."""
+    frames = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame, traceback.tb_lineno or 0))
+        traceback = traceback.tb_next
+    return frames[::-1]
+
+
+def _place(frames: Iterable[tuple[FrameType, int]]) -> dict[str, Any]:
     """Where a thread is in the program, and what it is executing there. Variables are not touched."""
     call = ""
-    while frame is not None:
+    for frame, line in frames:
         code = frame.f_code
         if not code.co_filename.startswith(_OWN):
             if not _is_installed(code.co_filename):
                 return {
                     "file": code.co_filename,
-                    "line": frame.f_lineno or 0,
+                    "line": line,
                     "function": code.co_qualname,
                     "call": call,
                 }
             call = call or f"{frame.f_globals.get('__name__', '')}.{code.co_qualname}"
-        frame = frame.f_back
     return {"file": "", "line": 0, "function": "", "call": call} if call else {}
 
 

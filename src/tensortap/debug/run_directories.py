@@ -172,7 +172,7 @@ class RunDirectories:
         """Wait until everything so far is written; False if the timeout passed first."""
         return self._queue.drain(timeout)
 
-    def close(self, timeout: float | None = FLUSH_SECS, error: str | None = None) -> bool:
+    def close(self, timeout: float | None = FLUSH_SECS, error: BaseException | None = None) -> bool:
         """Forget runs that are held back for nothing, and wait for the rest; harmless when called again.
 
         Args:

@@ -183,7 +183,7 @@ class ScriptWatch:
         itself = weakref.ref(self)  # a presence lives as long as the directories of the watch do
         self.presence.last_node = lambda: getattr(itself(), "last_node", "")
         self.presence.counts = self.seen.told
-        self.error: str | None = None
+        self.error: BaseException | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
         self.presence.budget = self.budget
         self.copies: CopyChecks | None = CopyChecks(self.root) if options.compare else None

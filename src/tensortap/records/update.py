@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from tensortap.records.node import Frame
@@ -90,6 +90,7 @@ class LoaderUse(NamedTuple):
         same: of those, how many were equal to it.
         looked_at: those whose samples were compared with each other.
         alike: of those, in how many at least half of the samples repeat another one.
+        item_at: the user's line that begins what gives one sample.
     """
 
     name: str
@@ -102,11 +103,17 @@ class LoaderUse(NamedTuple):
     same: int = 0
     looked_at: int = 0
     alike: int = 0
+    item_at: str | None = None
 
     @property
     def source(self) -> Frame | None:
         """The line that draws its batches."""
         return _frame_of(self.drawn_at)
+
+    @property
+    def item_source(self) -> Frame | None:
+        """Where the program gives one sample, or else the line that draws batches."""
+        return _frame_of(self.item_at) or self.source
 
 
 class KeptGraphs(NamedTuple):
@@ -130,8 +137,7 @@ class KeptGraphs(NamedTuple):
         return _frame_of(self.held_at)
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterUpdate:
+class ParameterUpdate(NamedTuple):
     """What an update meant to one parameter. Shares and sizes are those of a sample of its elements.
 
     Attributes:
@@ -238,7 +244,7 @@ class Update:
             told[name] = _text_of(told[name])
         told["events"] = [[what, who, _text_of(source)] for what, who, source in self.events]
         told["parameters"] = [
-            {key: value for key, value in asdict(each).items() if value != _DEFAULTS.get(key, _NOTHING)}
+            {key: value for key, value in zip(_KEYS, each, strict=True) if value != _DEFAULTS[key]}
             for each in self.parameters
         ]
         left_out: tuple[Any, ...] = (None, (), [], "")
@@ -247,7 +253,7 @@ class Update:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Update:
         """From JSON; what is not known here is ignored."""
-        known = {each.name for each in fields(ParameterUpdate)}
+        known = ParameterUpdate._fields
         parameters = (
             {key: _tuples(value) for key, value in each.items() if key in known}
             for each in told.get("parameters", ())
@@ -272,10 +278,8 @@ class Update:
         )
 
 
-_NOTHING = object()
-_DEFAULTS: dict[str, Any] = {
-    each.name: each.default for each in fields(ParameterUpdate) if each.name != "name"
-}
+_KEYS = ParameterUpdate._fields
+_DEFAULTS: dict[str, Any] = {"name": None, **ParameterUpdate._field_defaults}
 
 
 def _tuples(value: Any) -> Any:

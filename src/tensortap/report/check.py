@@ -10,9 +10,9 @@ from tensortap.report.answer import short_path
 from tensortap.report.page import Page
 
 if TYPE_CHECKING:
-    from tensortap.analyze.checks import CheckFinding, Rule
+    from tensortap.analyze.checks import Account, CheckFinding, Rule
 
-__all__ = ["add_finding", "explanation", "findings_page", "rules_table", "spoken"]
+__all__ = ["account_text", "add_finding", "explanation", "findings_page", "rules_table", "spoken"]
 
 
 def spoken(finding: CheckFinding) -> str:
@@ -39,6 +39,38 @@ def findings_page(findings: Sequence[CheckFinding], left_out: int = 0, name_rank
         page.line()
         page.text(f"and {left_out} more that {'is' if left_out == 1 else 'are'} only likely", "dim")
     return page
+
+
+def account_text(account: Account) -> list[str]:
+    """Sentences about what could not be looked at, none if all could.
+
+    >>> from tensortap.analyze.checks import Account
+    >>> account = Account()
+    >>> account.runs, account.lacking = 3, {"stepped-twice": {"updates"}}
+    >>> account_text(account)[0].partition(".")[0]
+    'Of 1 kind nothing is known, because no updates were recorded here: stepped-twice'
+    """
+    said = []
+    reasons = {
+        "runs": ("no run was kept", "Runs are kept by `tensortap run` and by debug hooks."),
+        "updates": (
+            "no updates were recorded here",
+            "They are told of PyTorch programs by `tensortap run` and `tt.CheckHook`; a stream to a server and other "
+            "frameworks have none.",
+        ),
+    }
+    for name, (why, who) in reasons.items():
+        kinds = sorted(kind for kind, lacking in account.lacking.items() if name in lacking)
+        if kinds:
+            number = f"{len(kinds)} kind{'s' if len(kinds) > 1 else ''}"
+            said.append(f"Of {number} nothing is known, because {why}: {', '.join(kinds)}. {who}")
+    if account.runs and not account.trains:
+        said.append(
+            "In no run is a parameter known to get a gradient: rules about losses and signals can say nothing either."
+        )
+    if account.failed:
+        said.append(f"Rules that failed, a fault of tensortap: {', '.join(sorted(account.failed))}.")
+    return said
 
 
 def add_finding(page: Page, finding: CheckFinding, name_rank: bool = False) -> None:

@@ -7,6 +7,7 @@ says; the engine still records what the program executes.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -243,13 +244,16 @@ class Graph:
             nodes = list(nodes)
             if self._recorded(nodes) is not None:
                 return
+            known_nodes, seen, before = self._nodes, self._seen, self._settled
             for node in nodes:
-                known = self._nodes.get(node.name)
-                if known is node:
+                known = known_nodes.get(node.name)
+                if known is node or (
+                    known is not None and before.get(id(node)) is known and seen[id(node)] is node
+                ):
                     continue
                 settled, is_new = self._settle(node, known)
                 if settled is not known:
-                    self._nodes[node.name] = settled
+                    known_nodes[node.name] = settled
                     self.version += is_new
             if self.version != self._last_version:
                 self._last_version = self.version
@@ -257,10 +261,10 @@ class Graph:
             self._last_recorded.append((nodes, [self._nodes[node.name] for node in nodes]))
 
     def _recorded(self, nodes: list[Node]) -> list[Node] | None:
-        """How this graph knows nodes that were recorded lately, the same objects mostly; None for others."""
+        """How this graph knows nodes that were recorded lately, these very objects; None for others."""
         if self.version == self._last_version:
             for recorded, settled in self._last_recorded:
-                if len(recorded) == len(nodes) and recorded == nodes:
+                if len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes)):
                     return settled
         return None
 

@@ -43,6 +43,7 @@ class Place:
         world: how many ranks there are, 1 if unknown.
         restart: how many times the launcher had started this rank before.
         local_world: how many ranks there are on this machine, 0 if unknown.
+        refused: what it says of a rank that cannot be, such as `RANK=5 of WORLD_SIZE=2`; otherwise empty.
 
     >>> Place.of({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}).rank
     1
@@ -56,6 +57,7 @@ class Place:
     world: int = 1
     restart: int = 0
     local_world: int = 0
+    refused: str = ""
 
     @property
     def is_on_several_machines(self) -> bool:
@@ -70,12 +72,17 @@ class Place:
         rank = _number(environment, "RANK")
         world = _number(environment, "WORLD_SIZE")
         local_rank = _number(environment, "LOCAL_RANK")
+        refused = ""
+        if environment.get("RANK") and (rank is None or (world is not None and rank >= max(world, 1))):
+            refused = f"RANK={environment['RANK']} of WORLD_SIZE={environment.get('WORLD_SIZE', '')}"
+            rank = None
         return cls(
-            None if rank is None or (world is not None and rank >= max(world, 1)) else rank,
+            rank,
             -1 if local_rank is None else local_rank,
             max(world or 1, 1),
             _number(environment, "TORCHELASTIC_RESTART_COUNT") or 0,
             _number(environment, "LOCAL_WORLD_SIZE") or 0,
+            refused,
         )
 
 

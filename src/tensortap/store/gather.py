@@ -1,6 +1,7 @@
 """One session out of the directories that the machines of a job have written, each for its own ranks.
 
-What is made is a temporary directory of links: nothing is copied, and the directories stay as they are.
+What is made is a temporary directory of hard links, or of copies where the disk of temporary files is another one; the
+directories stay as they are.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ def gathered(directories: Sequence[Path]) -> Path:
     atexit.register(shutil.rmtree, target, ignore_errors=True)
     for number, directory in enumerate(directories):
         for entry in sorted(directory.iterdir()):
-            if entry.is_dir() and not entry.name.startswith("run_"):
-                (target / entry.name).mkdir(exist_ok=True)
-                for inner in entry.iterdir():
-                    prefix = f"{number}-" if entry == process_folder(directory) else ""
-                    _link(inner, target / entry.name / f"{prefix}{inner.name}")
-            else:
-                _link(entry, target / entry.name)
+            # Processes of two machines may have the same number.
+            _link(entry, target / entry.name, f"{number}-" if entry == process_folder(directory) else "")
     return target
 
 
-def _link(source: Path, place: Path) -> None:
-    if not os.path.lexists(place):  # graphs and sources are named by what is in them: the same is the same
-        place.symlink_to(source.absolute(), target_is_directory=source.is_dir())
+def _link(source: Path, place: Path, prefix: str = "") -> None:
+    """The same file at another place, or a directory of such; a copy of what is on another disk."""
+    if source.is_dir() and not source.is_symlink():
+        place.mkdir(exist_ok=True)
+        for inner in source.iterdir():
+            _link(inner, place / f"{prefix}{inner.name}")
+    elif not os.path.lexists(place):  # graphs and sources are named by what is in them: the same is the same
+        try:
+            os.link(source, place, follow_symlinks=False)
+        except OSError:
+            shutil.copyfile(source, place, follow_symlinks=False)
 
 
 def _ranks(directory: Path) -> dict[int, ProcessFacts]:

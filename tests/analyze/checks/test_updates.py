@@ -29,7 +29,7 @@ def updates(number, *, events=LED, rate=0.1, parameters=None, **more):
             events=events,
             groups=(Group(rates(count), ("model/weight",)),),
             parameters=tuple(
-                replace(each, mark=f"{each.name}{count}", mark_before=f"{each.name}{count - 1}")
+                each._replace(mark=f"{each.name}{count}", mark_before=f"{each.name}{count - 1}")
                 for each in (WEIGHT,)
             )
             if parameters is None
@@ -83,7 +83,7 @@ def test_clipping_counts_where_it_is():
 
 def test_gradients_that_a_program_makes_itself_need_no_backward_pass():
     def made(count):
-        return (replace(WEIGHT, gradient=0.1 * (count + 1), mark=str(count)),)
+        return (WEIGHT._replace(gradient=0.1 * (count + 1), mark=str(count)),)
 
     assert kinds(updates(8, events=(Event("step", "SGD", LINE),), parameters=made)) == set()
     found = kinds(updates(8, events=(Event("step", "SGD", LINE),)))
@@ -91,7 +91,7 @@ def test_gradients_that_a_program_makes_itself_need_no_backward_pass():
 
 
 def test_a_closure_clears_as_it_likes():
-    stale = replace(WEIGHT, is_stale=True)
+    stale = WEIGHT._replace(is_stale=True)
     found = kinds(updates(6, parameters=lambda count: (stale,)))
     assert ("gradients-not-cleared", "optimizer", "sure") in found
     assert kinds(updates(6, parameters=lambda count: (stale,), has_closure=True)) == set()
@@ -100,12 +100,12 @@ def test_a_closure_clears_as_it_likes():
 def test_a_head_that_is_trained_alone_is_left_alone():
     def head_only(count):
         body = [ParameterUpdate(f"model/{n}", (4, 4), gradient=0.3, nonzero=1.0, mark="same") for n in "abc"]
-        return (*body, replace(WEIGHT, name="model/head", mark=str(count)))
+        return (*body, WEIGHT._replace(name="model/head", mark=str(count)))
 
     assert kinds(updates(8, parameters=head_only)) == set()
 
     def all_but_one(count):
-        body = [replace(WEIGHT, name=f"model/{n}", mark=f"{n}{count}") for n in "abc"]
+        body = [WEIGHT._replace(name=f"model/{n}", mark=f"{n}{count}") for n in "abc"]
         return (*body, ParameterUpdate("model/position", (4, 4), gradient=0.3, nonzero=1.0, mark="same"))
 
     assert ("not-in-optimizer", "model/position", "sure") in kinds(updates(8, parameters=all_but_one))

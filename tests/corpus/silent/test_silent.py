@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tensortap.analyze.checks import RULES, check_session, told
+from tensortap.analyze.checks import RULES, check, check_session, told
+from tensortap.analyze.checks.evidence import Evidence, evidence_of
 from tensortap.analyze.session import search_session
 from tensortap.reader import SessionDir
 from tests.corpus.healthy import SLOW
@@ -73,6 +74,21 @@ def session_of(starter, tmp_path):
     return run
 
 
+def found_by(session, step):
+    """What is found with nothing but what was recorded until a step."""
+    return {
+        (finding.kind, finding.subject, finding.source and finding.source.line)
+        for evidence in evidence_of(session)
+        for finding in check(
+            Evidence(
+                evidence.task,
+                [update for update in evidence.updates if update.step <= step],
+                [run for run in evidence.runs if run.info.global_step <= step],
+            )
+        )
+    }
+
+
 @pytest.mark.parametrize("program", [*filter(is_chosen, BAD)], ids=lambda path: path.stem)
 def test_what_is_silently_wrong_is_named(program, session_of):
     session, status, said = session_of(program)
@@ -87,7 +103,9 @@ def test_what_is_silently_wrong_is_named(program, session_of):
     assert found[0].source is not None
     assert (found[0].source.file, found[0].source.line) == (str(program), line)
     assert found[0].certainty == certainty
-    assert found[0].step <= int(step.removeprefix("step ")) + ALLOWED
+    known_by = int(step.removeprefix("step ")) + ALLOWED
+    assert found[0].step <= known_by
+    assert (kind, subject, line) in found_by(session, known_by)
     assert found[0].evidence
     assert {each.kind for each in findings} <= {kind, *said_of(program, "also")}
     assert kind in said

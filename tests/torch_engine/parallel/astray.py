@@ -47,4 +47,5 @@ for step in range(STEPS):
     if way == "bit" and is_odd and step == WRONG_STEP - 1:
         with torch.no_grad():
             model[3].weight.view(torch.int32)[2, 5] ^= 1 << 3
+dist.barrier()  # see forms.py
 dist.destroy_process_group()

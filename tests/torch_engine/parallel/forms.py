@@ -337,6 +337,7 @@ def together(meeting: str) -> Iterator[None]:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     yield
+    dist.barrier()  # a thread of gloo that lets go of a tensor while Python ends aborts the process
     dist.destroy_process_group()
 
 

@@ -31,6 +31,7 @@ for _ in range(2):
     optimizer.step()
     optimizer.zero_grad()
 print(rank, [each.full_tensor().sum().item() for each in model.parameters()])
+dist.barrier()  # a thread of gloo that lets go of a tensor while Python ends aborts the process
 dist.destroy_process_group()
 """
 )

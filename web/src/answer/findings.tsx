@@ -11,7 +11,7 @@ export function FindingsCard() {
   return (
     <section class="answer findings" aria-label="Findings">
       <h1>
-        <b>Silently wrong</b> <span class="muted">what was recorded also shows</span>
+        <b>Silently wrong</b> <span class="muted">{many(data.findings.length, "finding")} of tensortap check</span>
       </h1>
       {data.findings.map((finding) => (
         <Told key={`${finding.kind}:${finding.subject}`} finding={finding} />

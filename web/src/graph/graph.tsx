@@ -18,8 +18,9 @@ export function GraphView() {
     () => (name ? client.node({ job, run, task }, name, depth) : Promise.reject(new Error(""))),
     [client, job, run, task, name, depth, run === "last" ? state.runs : 0],
   );
-  const [open, setOpen] = useState(new Set<string>());
-  const layout = useMemo(() => (data ? laidOut(data, open) : null), [data, open]);
+  const layout = useMemo(() => {
+    return data ? laidOut(data, new Set(params.open ? params.open.split("\n") : [])) : null;
+  }, [data, params.open]);
   if (!name) {
     return (
       <Empty title="No node is chosen">
@@ -61,7 +62,10 @@ export function GraphView() {
           focus={node.name}
           choose={(box) => {
             if (box.node) walk(box.node.name);
-            else setOpen(new Set([...open, ...data.nodes.filter((each) => box.key.startsWith(`module ${each.module} `)).map((each) => each.module!)]));
+            else {
+              const inside = data.nodes.filter((each) => box.key.startsWith(`module ${each.module} `));
+              change({ open: [...new Set([...(params.open ? [params.open] : []), ...inside.map((each) => each.module!)])].join("\n") });
+            }
           }}
         />
         {data.left_out > 0 && <p class="muted small">{data.left_out} more nodes are not shown.</p>}

@@ -50,7 +50,7 @@ export function Chart(props: {
         legend: { live: true },
         cursor: { drag: { x: true, y: false }, points: { size: 6 } },
         axes: [
-          { ...axis, incrs: props.formatX ? undefined : WHOLE, values: (_, splits) => splits.map(formatX) },
+          { ...axis, size: 28, incrs: props.formatX ? undefined : WHOLE, values: (_, splits) => splits.map(formatX) },
           { ...axis, size: 64, values: (_, splits) => splits.map((value) => (value == null ? "" : format(value))) },
         ],
         series: [
@@ -61,7 +61,7 @@ export function Chart(props: {
             width: each.width ?? 1.5,
             dash: each.isDotted ? [4, 3] : undefined,
             points: { show: props.x.length < 60, size: 4 },
-            value: (_: uPlot, value: number | null) => (value == null ? "–" : format(value)),
+            value: (_: uPlot, value: number | null) => (value == null ? "" : format(value)),
           })),
         ],
         bands: props.bands?.map((band) => ({

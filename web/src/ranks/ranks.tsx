@@ -25,11 +25,11 @@ export function RanksView() {
         <h1>
           {first ? (
             <>
-              <b>✗ Rank {first.odd_ranks.join(", ")} went its own way</b> in run {count(first.run)}
+              <b class="red">✗ Rank {first.odd_ranks.join(", ")} went its own way</b> in run {count(first.run)}
             </>
           ) : (
             <>
-              <b>✓ No rank went its own way</b> in {many(data.runs, "run")}
+              <b class="green">✓ No rank went its own way</b> in {many(data.runs, "run")}
             </>
           )}
         </h1>

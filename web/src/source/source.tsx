@@ -62,9 +62,10 @@ export function SourceView() {
                 {nodes.slice(0, SHOWN_NODES).map((node) => (
                   <li>
                     <Mark health={node.bad ? "bad" : "good"} />
-                    <TensorLink name={`${node.name}:0`} run={run} rank={task} label={node.name} />
+                    <span class="name">
+                      <TensorLink name={`${node.name}:0`} run={run} rank={task} label={node.name} />
+                    </span>
                     <a class="small" href={address("graph", { name: node.name, run, rank: task })}>
-                      {" "}
                       graph
                     </a>
                   </li>
@@ -95,6 +96,9 @@ export function SourceView() {
                 <div
                   class={`line${number === line ? " chosen" : ""}${bad ? " bad" : found ? " watched" : ""}`}
                   data-line={number}
+                  tabIndex={found ? 0 : undefined}
+                  role={found ? "button" : undefined}
+                  onKeyDown={(event) => found && event.key === "Enter" && change({ line: number, path })}
                   onClick={() => change({ line: number, path })}
                 >
                   <span class="gutter">{bad ? "✗" : found ? "•" : ""}</span>

@@ -1,6 +1,7 @@
 // Min, max, mean and deviation over the runs.
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import type { History } from "../api/types";
+import { useHere, useParams } from "../app/context";
 import { Chart, type Series } from "../parts/chart";
 import { Choice } from "../parts/parts";
 import { asNumber, count, many, short } from "../parts/text";
@@ -9,7 +10,9 @@ type Scale = "linear" | "log";
 
 export function Bands(props: { history: History; run: number; choose: (run: number) => void }) {
   const { history } = props;
-  const [scale, setScale] = useState<Scale>("linear");
+  const { params } = useHere();
+  const change = useParams();
+  const scale: Scale = params.scale === "log" ? "log" : "linear";
   const shown = useMemo(() => prepared(history, scale), [history, scale]);
   const at = nearest(shown.x, props.run);
   const column = (name: string) => asNumber(history.columns[name]?.[at]);
@@ -26,7 +29,7 @@ export function Bands(props: { history: History; run: number; choose: (run: numb
             ["linear", "Linear"],
             ["log", "Log of magnitude"],
           ]}
-          choose={setScale}
+          choose={(next) => change({ scale: next === "log" ? next : null })}
         />
       </div>
       <Chart

@@ -25,7 +25,6 @@ export function ValueCard({ place, name, version }: { place: RunPlace; name: str
     () => client.picture(place, asked, execution, other ?? undefined),
     [client, place, asked, execution, other?.job, other?.run, other?.task, place.run === "last" ? version : 0],
   );
-  const look = (params.look ?? "heat") as Look;
   const [failed, setFailed] = useState("");
   const download = () => {
     client.npy(place, asked, execution).then(
@@ -39,6 +38,7 @@ export function ValueCard({ place, name, version }: { place: RunPlace; name: str
     ["histogram", "Histogram"],
   ];
   if (data && isImage(data.shape)) options.splice(1, 0, ["image", "Image"]);
+  const look = options.find(([each]) => each === params.look)?.[0] ?? "heat";
   const leading = data ? data.shape.length - 2 : 0;
   return (
     <section class="card" aria-label="Value">

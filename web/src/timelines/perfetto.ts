@@ -2,9 +2,9 @@
 const ADDRESS = "https://ui.perfetto.dev";
 const PATIENCE = 30_000;
 
-export function openInPerfetto(trace: ArrayBuffer, title: string): void {
+export function openInPerfetto(trace: ArrayBuffer, title: string): boolean {
   const other = window.open(ADDRESS);
-  if (!other) return;
+  if (!other) return false;
   const knock = setInterval(() => other.postMessage("PING", ADDRESS), 200);
   const stop = () => {
     clearInterval(knock);
@@ -17,4 +17,5 @@ export function openInPerfetto(trace: ArrayBuffer, title: string): void {
   };
   addEventListener("message", heard);
   setTimeout(stop, PATIENCE);
+  return true;
 }

@@ -1,7 +1,7 @@
 // Timelines of profiled steps: the slowest operations, memory over time, and a way into Perfetto.
 import { useMemo, useState } from "preact/hooks";
 import type { Slow, Trace } from "../api/types";
-import { useAddress, useHere, useLoaded } from "../app/context";
+import { useAddress, useHere, useLoaded, useParams } from "../app/context";
 import { Chart } from "../parts/chart";
 import { Choice, Empty, Loading, Problem, TensorLink, save } from "../parts/parts";
 import { bytes, count, micros } from "../parts/text";
@@ -31,9 +31,9 @@ export function TimelinesView() {
         <ul>
           {list.data.traces.map((each) => (
             <li>
-              <a href={address("timelines", { trace: each.id })} aria-current={each.id === chosen.id ? "true" : undefined}>
+              <a href={address("timelines", { trace: each.id, by: params.by })} aria-current={each.id === chosen.id ? "true" : undefined}>
                 <bdi>{each.name}</bdi>
-              </a>{" "}
+              </a>
               <span class="muted small">{bytes(each.bytes)}</span>
             </li>
           ))}
@@ -45,9 +45,10 @@ export function TimelinesView() {
 }
 
 function OneTrace({ id, name }: { id: number; name: string }) {
-  const { client, job } = useHere();
+  const { client, job, params } = useHere();
+  const change = useParams();
   const { data, problem } = useLoaded(() => client.trace(job, id), [client, job, id]);
-  const [by, setBy] = useState<By>("nodes");
+  const by: By = params.by === "ops" || params.by === "lines" ? params.by : "nodes";
   const [failed, setFailed] = useState("");
   const fetched = (use: (content: ArrayBuffer) => void) => () => {
     client.traceFile(job, id).then(use, (error: Error) => setFailed(error.message));
@@ -67,7 +68,7 @@ function OneTrace({ id, name }: { id: number; name: string }) {
           <span class="space" />
           {!client.isReport && (
             <>
-              <button type="button" onClick={fetched((content) => openInPerfetto(content, name))} title="Opens ui.perfetto.dev in a new tab and hands the trace over to it, inside the browser">
+              <button type="button" onClick={fetched((content) => !openInPerfetto(content, name) && setFailed("The browser did not allow a new tab. Allow it, or download the file and open it at ui.perfetto.dev."))} title="Opens ui.perfetto.dev in a new tab and hands the trace over to it, inside the browser">
                 Open in Perfetto ↗
               </button>
               <button type="button" onClick={fetched((content) => save(content, name.replaceAll("/", "-")))}>
@@ -90,7 +91,7 @@ function OneTrace({ id, name }: { id: number; name: string }) {
               ["ops", "Operations"],
               ["lines", "Lines"],
             ]}
-            choose={setBy}
+            choose={(next) => change({ by: next === "nodes" ? null : next })}
           />
         </div>
         <SlowTable rows={data.slowest[by]} isNodes={by === "nodes"} />

@@ -5,14 +5,16 @@ A rule is a small module of its own with a `RULE`; each group lists its rules. `
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tensortap.analyze.checks import data, loss, signal, updates
-from tensortap.analyze.checks.evidence import Evidence, evidence_of
+from tensortap.analyze.checks.evidence import Evidence, RunsNotRead, evidence_of, evidence_of_updates
 from tensortap.analyze.checks.finding import CheckFinding
 from tensortap.analyze.checks.rule import Rule
 
@@ -20,7 +22,18 @@ if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
     from tensortap.reader import SessionDir
 
-__all__ = ["GROUPS", "MOST_LIKELY", "RULES", "CheckFinding", "Rule", "check", "check_session", "told"]
+__all__ = [
+    "GROUPS",
+    "MOST_LIKELY",
+    "RULES",
+    "Account",
+    "CheckFinding",
+    "Rule",
+    "check",
+    "check_session",
+    "check_updates",
+    "told",
+]
 
 log = logging.getLogger("tensortap.checks")
 
@@ -39,12 +52,41 @@ MOST_LIKELY = 3
 """So many findings that are only likely are told: a long list is read by nobody."""
 
 
+class Account:
+    """What a check could look at, and what it could not.
+
+    Attributes:
+        runs: that were looked at.
+        updates: that were looked at.
+        trains: whether a parameter is known to have had a gradient in any of them.
+        lacking: kinds that nothing can be said of, with what is not there: `updates`, `runs`.
+        failed: kinds whose rule failed, which is a fault of tensortap.
+    """
+
+    def __init__(self) -> None:
+        self.runs = self.updates = 0
+        self.trains = False
+        self.lacking: dict[str, set[str]] = {}
+        self.failed: set[str] = set()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "runs": self.runs,
+            "updates": self.updates,
+            "trains": self.trains,
+            "unknown": {kind: sorted(lacking) for kind, lacking in sorted(self.lacking.items())},
+            "failed": sorted(self.failed),
+        }
+
+
 def check_session(
     session: SessionDir,
     *,
     accept: Sequence[str] = (),
     task: int | None = None,
     cache: MutableMapping[str, RunFacts] | None = None,
+    account: Account | None = None,
 ) -> list[CheckFinding]:
     """What is silently wrong in the program of a session, the most telling first.
 
@@ -53,25 +95,68 @@ def check_session(
         accept: what is not to be told, as `kind:subject` with wildcards, or `kind`.
         task: only look at what this rank wrote.
         cache: runs that have been read before; it is filled.
+        account: told what there was to look at.
     """
     found: dict[str, CheckFinding] = {}
     for evidence in evidence_of(session, cache):
         if task is None or task == evidence.task:
-            for finding in check(evidence):
+            for finding in check(evidence, account):
                 found.setdefault(finding.key, replace(finding, rank=evidence.task))
     return [each for each in _sorted(found.values()) if not is_accepted(each, accept)]
 
 
-def check(evidence: Evidence) -> list[CheckFinding]:
-    """What all rules find in the evidence of one task. A rule that fails finds nothing."""
-    found: list[CheckFinding] = []
-    for rule in RULES.values():
-        try:
-            found += rule.find(evidence)
-        except Exception:
-            log.warning("The rule %s failed; this is a fault of tensortap.", rule.kind, exc_info=True)
+def check_updates(root: Path, accept: Sequence[str] = ()) -> list[CheckFinding]:
+    """What is sure by the updates of a session alone, which are read in a moment, unlike its runs.
+
+    What a rule that has to wait for the runs might yet hide is not among it.
+    """
+    found: dict[str, CheckFinding] = {}
+    for evidence in evidence_of_updates(root):
+        findings, waiting = _ask(evidence)
+        hidden = {
+            kind for each in (*waiting, *(each.kind for each in findings)) for kind in RULES[each].hides
+        }
+        for finding in findings:
+            if finding.is_sure and finding.kind not in hidden:
+                found.setdefault(finding.key, replace(finding, rank=evidence.task))
+    return [each for each in _sorted(found.values()) if not is_accepted(each, accept)]
+
+
+def check(evidence: Evidence, account: Account | None = None) -> list[CheckFinding]:
+    """What all rules find in the evidence of one task. A rule that fails finds nothing, and is accounted for."""
+    account = Account() if account is None else account
+    account.runs += len(evidence.runs)
+    account.updates += len(evidence.updates)
+    account.trains |= bool(evidence.updates) or any(run.gradients for run in evidence.runs)
+    found, _ = _ask(evidence, account)
     hidden = {kind for each in found for kind in RULES[each.kind].hides}
     return _sorted(each for each in found if each.kind not in hidden)
+
+
+def _ask(evidence: Evidence, account: Account | None = None) -> tuple[list[CheckFinding], list[str]]:
+    """What the rules find, and which kinds have to wait for runs to be read."""
+    found: list[CheckFinding] = []
+    waiting: list[str] = []
+    for rule in RULES.values():
+        evidence.asked.clear()
+        try:
+            found += list(rule.find(evidence))
+        except RunsNotRead:
+            waiting.append(rule.kind)
+        except Exception:
+            _log_once(rule.kind)
+            if account is not None:
+                account.failed.add(rule.kind)
+        else:
+            lacking = evidence.lacks()
+            if account is not None and lacking:
+                account.lacking.setdefault(rule.kind, set()).update(lacking)
+    return found, waiting
+
+
+@functools.cache
+def _log_once(kind: str) -> None:
+    log.warning("The rule %s failed; this is a fault of tensortap.", kind, exc_info=True)
 
 
 def told(findings: Iterable[CheckFinding]) -> list[CheckFinding]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.facts import RunFacts, facts_of_dump
+from tensortap.errors import NotThereError
 from tensortap.records import ParameterUpdate, Update
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.updates import read_updates, tasks_with_updates
@@ -15,10 +16,14 @@ from tensortap.store.updates import read_updates, tasks_with_updates
 if TYPE_CHECKING:
     from tensortap.reader import SessionDir
 
-__all__ = ["Evidence", "evidence_of"]
+__all__ = ["Evidence", "RunsNotRead", "evidence_of", "evidence_of_updates"]
 
 MOST_RUNS = 24
 """That are looked at of one task: the first ones, and the last."""
+
+
+class RunsNotRead(NotThereError):
+    """A rule wants to look at runs, which nobody has read yet."""
 
 
 class Evidence:
@@ -27,40 +32,85 @@ class Evidence:
     Args:
         task: its rank.
         updates: that were looked at.
-        runs: that were kept and are over.
+        runs: that were kept and are over; None if they have not been read.
 
     Attributes:
-        training_runs: runs in which models were trained.
+        asked: what has been looked at of it: `updates`, `runs`.
     """
 
-    def __init__(self, task: int, updates: list[Update], runs: list[RunFacts]) -> None:
+    def __init__(self, task: int, updates: list[Update], runs: list[RunFacts] | None) -> None:
         self.task = task
-        self.updates = updates
-        self.runs = runs
-        self.training_runs = [run for run in runs if run.circumstances.trains]
+        self.asked: set[str] = set()
+        self._updates = updates
+        self._runs = runs
 
-    @functools.cached_property
+    @property
+    def updates(self) -> list[Update]:
+        """The updates that were looked at."""
+        self.asked.add("updates")
+        return self._updates
+
+    @property
+    def runs(self) -> list[RunFacts]:
+        """The runs that were kept and are over.
+
+        Raises:
+            RunsNotRead: nobody has read them.
+        """
+        self.asked.add("runs")
+        if self._runs is None:
+            raise RunsNotRead("The runs have not been read.")
+        return self._runs
+
+    @property
+    def training_runs(self) -> list[RunFacts]:
+        """Those of them in which models were trained."""
+        return [run for run in self.runs if run.circumstances.trains]
+
+    @property
     def optimizers(self) -> dict[str, list[Update]]:
         """The updates of each optimizer, by its name."""
+        self.asked.add("updates")
+        return self._by_optimizer
+
+    @property
+    def parameters(self) -> dict[str, list[tuple[Update, ParameterUpdate]]]:
+        """What each update meant to each parameter, by its name."""
+        self.asked.add("updates")
+        return self._by_parameter
+
+    @property
+    def steps(self) -> int:
+        """How many steps there have been, as far as is known."""
+        told = [each.step for each in self.updates]
+        if self._runs is not None:
+            told += [run.info.global_step for run in self._runs]
+        return max(told, default=-1) + 1
+
+    def lacks(self) -> list[str]:
+        """What has been asked for and is not there."""
+        return [name for name in ("updates", "runs") if name in self.asked and not getattr(self, f"_{name}")]
+
+    @functools.cached_property
+    def _by_optimizer(self) -> dict[str, list[Update]]:
         found: dict[str, list[Update]] = {}
-        for update in self.updates:
+        for update in self._updates:
             found.setdefault(update.optimizer, []).append(update)
         return found
 
     @functools.cached_property
-    def parameters(self) -> dict[str, list[tuple[Update, ParameterUpdate]]]:
-        """What each update meant to each parameter, by its name."""
+    def _by_parameter(self) -> dict[str, list[tuple[Update, ParameterUpdate]]]:
         found: dict[str, list[tuple[Update, ParameterUpdate]]] = {}
-        for update in self.updates:
+        for update in self._updates:
             for parameter in update.parameters:
                 found.setdefault(parameter.name, []).append((update, parameter))
         return found
 
-    @functools.cached_property
-    def steps(self) -> int:
-        """How many steps there have been, as far as is known."""
-        told = [each.step for each in self.updates] + [run.info.global_step for run in self.runs]
-        return max(told, default=-1) + 1
+
+def evidence_of_updates(root: Path) -> Iterator[Evidence]:
+    """The evidence of each task of a session before any of its runs has been read."""
+    for task in tasks_with_updates(root):
+        yield Evidence(task, read_updates(root, task), None)
 
 
 def evidence_of(

@@ -84,9 +84,9 @@ class UsedOutside(Outside):
         root = None if memory is None else places.origins.get(memory.root)
         if memory is None or root is None or memory.root[DTYPE] != place[DTYPE] or place[STRIDES] is None:
             entry = self._names.next(consumer.name + "/", "const")
-            name = self._add(entry.name, tensor, "Const", constant_position(consumer.position))
+            self._add(entry.name, tensor, "Const", constant_position(consumer.position))
             self.use(places.origins[place], tensor)
-            return name
+            return entry.tensor(0)
         # A view, made where nobody could see it, of memory that does have a name.
         if root.source is not None:
             self.use(root, tensor.as_strided(memory.root[SHAPE], memory.root[STRIDES], memory.root[OFFSET]))

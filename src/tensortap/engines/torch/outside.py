@@ -54,8 +54,11 @@ class SourcePlaces(Protocol):
     def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
         """Give a tensor its name, and have it become this node when it is used first; False if that cannot be."""
 
-    def own(self, name: str, path: str) -> None:
-        """Note the parameter that a tensor, which has this name by now, has to do with within an optimizer."""
+    def own(self, tensor: torch.Tensor, path: str) -> bool:
+        """Note the parameter that a tensor has to do with within an optimizer; False if it has no name yet."""
+
+    def expect(self, node: Node) -> None:
+        """Be told of a tensor that will perhaps be there in a later run."""
 
 
 class Outside:
@@ -76,6 +79,7 @@ class Outside:
         self._places = places
         self._observation = observation
         self._stepping: tuple[str, Optimizer, int] | None = None
+        self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self.parameter_paths: dict[int, str] = {}
         """Path of each parameter, by identity."""
 
@@ -95,10 +99,11 @@ class Outside:
         for path, parameter in self._program.parameters():
             self.parameter_paths[id(parameter)] = path
             self._add(path, parameter)
+            position = Position("parameter", module_holding(path))
             if parameter.grad is not None:
-                self._add(
-                    f"{path}/grad", parameter.grad, position=Position("parameter", module_holding(path))
-                )
+                self._add(f"{path}/grad", parameter.grad, position=position)
+            elif parameter.requires_grad:
+                self._places.expect(self._node(f"{path}/grad", parameter, "Variable", position))
         for path, buffer in self._program.buffers():
             self._add(path, buffer)
 
@@ -143,15 +148,13 @@ class Outside:
                     path = f"param_{number}"
                     self._add(f"{scope}/{path}", parameter, position=Position("optimizer"))
                 number += 1
-                for tensor in (parameter, parameter.grad):
-                    known = None if tensor is None else self._places.name_of(tensor)
-                    if known is not None:
-                        self._places.own(known, path)
+                self._places.own(parameter, path)
+                if parameter.grad is not None:
+                    self._places.own(parameter.grad, path)
         for path, name, tensor in self._program.optimizer_state(optimizer, self.parameter_paths):
-            known = self._places.name_of(tensor)
-            if known is None:
-                known = self._add(name, tensor, position=Position("optimizer", module_holding(path)))
-            self._places.own(known, path)
+            if not self._places.own(tensor, path):
+                self._add(name, tensor, position=Position("optimizer", module_holding(path)))
+                self._places.own(tensor, path)
 
     def steps(self, scope: str, optimizer: Optimizer) -> None:
         """Take note of the optimizer that steps: the state it makes while it does will have names, too."""
@@ -169,14 +172,21 @@ class Outside:
 
     def _add(
         self, name: str, tensor: torch.Tensor, op_type: str = "Variable", position: Position | None = None
-    ) -> str:
-        node = self._names.source(name, spec_of(tensor))
-        if node is None:
-            node = variable_node(name, tensor, op_type, devices.name_of(tensor.device), position)
-            self._names.keep_source(node)
+    ) -> None:
+        node = self._node(name, tensor, op_type, position)
         if not self._places.add_source(tensor, node):
             self._observation.fault(f"naming a tensor ({node.tensor(0)})")
-        return node.tensor(0)
+
+    def _node(self, name: str, tensor: torch.Tensor, op_type: str, position: Position | None) -> Node:
+        """The node of a tensor from outside that is called so."""
+        node = self._names.source(name, spec_of(tensor))
+        if node is None:
+            device = tensor.device
+            if device not in self._device_names:
+                self._device_names[device] = devices.name_of(device)
+            node = variable_node(name, tensor, op_type, self._device_names[device], position)
+            self._names.keep_source(node)
+        return node
 
 
 def _parameters_of(forward: Any) -> tuple[str, ...]:

@@ -121,9 +121,15 @@ class Places:
         self.assign(tensor, self.place_of(tensor), node.tensor(0), node)
         return True
 
-    def own(self, name: str, path: str) -> None:
-        """Note the parameter that a tensor has to do with within an optimizer."""
-        self.owners[name] = path
+    def own(self, tensor: torch.Tensor, path: str) -> bool:
+        """Note the parameter that a tensor has to do with within an optimizer; False if it has no name yet."""
+        name = self.name_of(tensor)
+        if name is not None:
+            self.owners[name] = path
+        return name is not None
+
+    def expect(self, node: Node) -> None:
+        """Be told of a tensor that is not there yet: nothing to remember for this run."""
 
     def memory_at(self, place: Place) -> Memory | None:
         """The record of a storage, if anything in it has a name."""

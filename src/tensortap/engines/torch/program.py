@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -103,7 +103,7 @@ class Program:
         """Path of every module, by identity. A module in two places has the first of its paths."""
         paths: dict[int, str] = {}
         for key, root in self.modules.items():
-            for name, module in root.named_modules(remove_duplicate=True):
+            for name, module in self._modules_of(key, root):
                 path = clean_path(f"{key}.{name}") or clean_path(key)
                 paths.setdefault(id(module), path)
         return paths
@@ -115,16 +115,16 @@ class Program:
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter once, with its path."""
-        return self._listed("parameters", lambda module: module.named_parameters())
+        return self._listed("named_parameters", "_parameters")
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every buffer once, with its path."""
-        return self._listed("buffers", lambda module: module.named_buffers())
+        return self._listed("named_buffers", "_buffers")
 
     def has_lazy(self) -> bool:
         """Whether a parameter or a buffer has no shape yet."""
-        modules = self.modules.values()
-        return any(is_lazy(each) for module in modules for each in (*module.parameters(), *module.buffers()))
+        held = (("named_parameters", "_parameters"), ("named_buffers", "_buffers"))
+        return any(is_lazy(each) for kind in held for *_, each in self._members(*kind))
 
     @contextmanager
     def held_still(self) -> Iterator[None]:
@@ -135,15 +135,37 @@ class Program:
         finally:
             self._lists = None
 
-    def _listed(
-        self, kind: str, list_of: Callable[[nn.Module], Iterator[tuple[str, Any]]]
-    ) -> Iterator[tuple[str, Any]]:
+    def _listed(self, listing: str, holder: str) -> Iterator[tuple[str, Any]]:
         lists = self._lists
         if lists is None:
-            return self._unique(list_of)
-        if kind not in lists:
-            lists[kind] = list(self._unique(list_of))
-        return iter(lists[kind])
+            return self._unique(self._members(listing, holder))
+        if listing not in lists:
+            lists[listing] = list(self._unique(self._members(listing, holder)))
+        return iter(lists[listing])
+
+    def _members(self, listing: str, holder: str) -> Iterator[tuple[str, str, Any]]:
+        """What modules hold, by the key of their root and the name there: as the method `listing` of a root tells it.
+
+        As most roots inherit that method, what it does is done here, over modules that are listed once.
+        """
+        for key, root in self.modules.items():
+            if not _inherits(root, listing, "_named_members", "named_modules"):
+                for name, tensor in getattr(root, listing)():
+                    yield key, name, tensor
+                continue
+            for prefix, module in self._modules_of(key, root):
+                for name, tensor in getattr(module, holder).items():
+                    if tensor is not None:
+                        yield key, f"{prefix}.{name}" if prefix else name, tensor
+
+    def _modules_of(self, key: str, root: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+        lists = self._lists
+        listed = None if lists is None else lists.get(f"modules of {key}")
+        if listed is None:
+            listed = list(root.named_modules())
+            if lists is not None:
+                lists[f"modules of {key}"] = listed
+        return listed
 
     def variables(self) -> Iterator[tuple[str, torch.Tensor, Position]]:
         """Parameters, buffers and the state of the known optimizers, with their names, and where they belong."""
@@ -189,19 +211,25 @@ class Program:
         """What the state of an optimizer for a parameter is called, by its key."""
         return f"{scope}/{path}/{clean_path(str(key))}"
 
-    def _unique(self, list_of: Callable[[nn.Module], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
+    def _unique(self, members: Iterable[tuple[str, str, Any]]) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
         names: set[str] = set()
-        for key, module in self.modules.items():
-            for dotted, tensor in list_of(module):
-                if id(tensor) in seen or is_lazy(tensor):  # a lazy one has no shape yet
-                    continue
-                seen.add(id(tensor))
-                name = clean_path(f"{key}.{dotted}")
-                while name in names:  # two different paths may look alike once odd characters are gone
-                    name += "_"
-                names.add(name)
-                yield name, tensor
+        for key, dotted, tensor in members:
+            if id(tensor) in seen or is_lazy(tensor):  # a lazy one has no shape yet
+                continue
+            seen.add(id(tensor))
+            name = clean_path(f"{key}.{dotted}")
+            while name in names:  # two different paths may look alike once odd characters are gone
+                name += "_"
+            names.add(name)
+            yield name, tensor
+
+
+def _inherits(module: nn.Module, *methods: str) -> bool:
+    """Whether these methods of a module are those that every module has."""
+    return all(
+        getattr(getattr(module, each), "__func__", None) is getattr(nn.Module, each) for each in methods
+    )
 
 
 def discover(step: Callable[..., Any]) -> Program:

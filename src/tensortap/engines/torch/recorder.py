@@ -166,7 +166,7 @@ class Recorder:
                     continue  # the same memory under the same shape is the same value: it has its name
             places.assign(tensor, place, name)
             if call.owner is not None:
-                places.own(name, call.owner)
+                places.owners[name] = call.owner
         node = self._call_nodes.of(call, outputs, made)
         self._nodes.append(node)
         self._shown.outputs(call, node, outputs, made, written)

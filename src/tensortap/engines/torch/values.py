@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from tensortap.engines.torch.memory import in_place_of, is_plain, readable
+from tensortap.engines.torch.memory import in_place_of, is_ordinary, is_plain, readable
 from tensortap.errors import FeedError, UnknownTensorError
 from tensortap.ops.view import TensorView
 from tensortap.records import TensorSpec
@@ -69,7 +69,7 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
 
 
 def _specs_of_one(tensor: torch.Tensor) -> tuple[TensorSpec]:
-    if type(tensor) is torch.Tensor:
+    if is_ordinary(tensor):
         try:
             known = _specs.get((tensor.dtype, tensor.shape))
         except (RuntimeError, TypeError):  # a nested tensor has no shape, a symbolic one is no key

@@ -27,7 +27,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             use.name,
             f"{use.name} gives equal samples: {reason}.",
             step=0,
-            source=use.source,
+            source=use.item_source,
             evidence={
                 "workers": use.workers,
                 "batches compared with the one before": use.compared,

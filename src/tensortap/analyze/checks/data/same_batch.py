@@ -26,7 +26,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             f"{use.name} has {use.batches} batches, and all {use.drawn} that were drawn are the same"
             + (f": it is begun anew for each of them ({use.begun} times)." if again else "."),
             step=0,
-            source=use.source,
+            source=use.source if again else use.item_source,
             evidence={
                 "batches in one pass": use.batches,
                 "batches drawn": use.drawn,

@@ -8,6 +8,7 @@ from tensortap.analyze.checks.evidence import Evidence
 from tensortap.analyze.checks.finding import CheckFinding
 from tensortap.analyze.checks.flow import Flow, flow_of, root_of
 from tensortap.analyze.checks.rule import Rule
+from tensortap.phases import SOURCES
 from tensortap.records import Frame
 
 __all__ = ["RULE"]
@@ -15,6 +16,8 @@ __all__ = ["RULE"]
 
 ENOUGH = 8
 """Runs in which it has to be so."""
+
+_FARTHEST = 64
 
 
 def find(evidence: Evidence) -> Iterator[CheckFinding]:
@@ -38,13 +41,30 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             f"layers is "
             f"{' or '.join(f'{low:g}' for low, _ in sorted(ranges))}, whatever it is called with.",
             step=trained[0].step,
-            source=_line_of_loss(trained[0]),
+            source=_line_that_makes(trained[0], model) or _line_of_loss(trained[0]),
             evidence={
                 "runs": len(trained),
                 "values that go in": ", ".join(f"{low:g}" for low, _ in sorted(ranges)),
             },
             weight=0.7,
         )
+
+
+def _line_that_makes(flow: Flow, model: str) -> Frame | None:
+    """Where the model itself makes constants of what it was called with, the last such line of its own."""
+    for tensor, node in flow.data:
+        if root_of(node.module or "") != model:
+            continue
+        made = tensor
+        for _ in range(_FARTHEST):
+            maker = flow.facts.node_of(made)
+            if maker is None or maker.op_type in SOURCES or not maker.inputs:
+                break
+            health = [flow.health(each) for each in maker.inputs]
+            if any(each is None or each.min != each.max for each in health):
+                return maker.own_source
+            made = maker.inputs[0]
+    return None
 
 
 def _line_of_loss(flow: Flow) -> Frame | None:

@@ -22,7 +22,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
     # What is trained matters most: an evaluation may come before it.
     for flow in sorted(map(flow_of, evidence.runs), key=lambda flow: not flow.trains):
         run = flow.facts
-        for node in flow.nodes("log_softmax"):
+        for node in flow.nodes("log_softmax", "cross_entropy"):
             if _key(node) in seen or not node.inputs:
                 continue
             made = flow.origin(node.inputs[0])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tensortap.analyze.checks.evidence import Evidence
 from tensortap.analyze.checks.finding import CheckFinding
 from tensortap.analyze.checks.flow import line_of_use
+from tensortap.analyze.checks.lines import first_match
 from tensortap.analyze.checks.rule import Rule
+from tensortap.records import Frame
 
 __all__ = ["RULE"]
 
@@ -39,7 +42,7 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             f"All {parameter.shape[0]} rows of {name} are equal, and stay so after {len(known)} updates: its units all "
             "learn the same.",
             step=update.step,
-            source=parameter.source or line_of_use(evidence.runs, name),
+            source=parameter.source or _line_of(evidence, name),
             evidence={
                 "rows": parameter.shape[0],
                 "different ones": 1,
@@ -47,6 +50,16 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
                 "weights like that": len(equal),
             },
         )
+
+
+def _line_of(evidence: Evidence, name: str) -> Frame | None:
+    """The line that starts all its rows alike, or else one that uses it."""
+    used = line_of_use(evidence.runs, name)
+    if used is None:
+        return None
+    attribute = re.escape(name.rpartition("/")[2])
+    starts = rf"\b(constant_|ones_|zeros_)\(.*\b{attribute}\b|\b{attribute}(\.data)?\.(fill_|zero_|copy_)\("
+    return first_match(evidence.runs[0], used.file, starts) or used
 
 
 RULE = Rule(

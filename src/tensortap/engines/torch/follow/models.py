@@ -46,9 +46,10 @@ class Models:
             for name, module in _modules_around(frame)
             if any(id(parameter) in owned for parameter in module.parameters())
         }
-        inner = {id(each) for module in found.values() for each in list(module.modules())[1:]}
-        outermost = {name: module for name, module in found.items() if id(module) not in inner}
-        return sum(self._add(name, module) for name, module in outermost.items()) > 0
+        if len(found) > 1:
+            inner = {id(each) for module in found.values() for each in list(module.modules())[1:]}
+            found = {name: module for name, module in found.items() if id(module) not in inner}
+        return sum(self._add(name, module) for name, module in found.items()) > 0
 
     def learn(self, module: nn.Module, frame: FrameType) -> bool:
         """Take a model that is called to the known ones, unless it is a part or a wrapper of one of them."""
@@ -72,8 +73,9 @@ class Models:
         known = {id(each) for model in self.program.modules.values() for each in model.parameters()}
         if all(id(each) in known for each in module.parameters()):
             return False
-        self._known.update(module.modules())
-        parts = {id(each) for each in module.modules()}
+        inside = list(module.modules())
+        self._known.update(inside)
+        parts = set(map(id, inside))
         for part, reference in list(self._models.items()):
             if id(reference()) in parts:  # it has turned out to be part of a larger one
                 del self._models[part]

@@ -111,7 +111,6 @@ class Decoder:
             self._run = _Run(plan, program, observation, outside)
             self._records.start_run(plan, observation, lanes)
             self._nodes.start_run(observation)
-            self._sources.start_run()
             if self._codes != lines.classifications():
                 self._codes = lines.classifications()
                 library.tt_forget_codes(handle)

@@ -3,6 +3,7 @@
 
 #include "fallback.h"
 #include "finite.h"
+#include "samples.h"
 
 #include <pthread.h>
 
@@ -279,6 +280,55 @@ EXPORT int tt_first_not_finite(PyObject* tensors, int with_gradients, PyObject* 
     return -2;
   }
   return -1;
+}
+
+// Puts a sample of each tensor of a list, or of its gradient, behind what is in `samples` already, and its place there and its number
+// of elements into `places`, at every `step`th pair. Returns where the last one ends.
+EXPORT int64_t tt_samples(PyObject* tensors, int of_gradients, int64_t most, double* samples, int64_t begin, int64_t* places, int64_t step) {
+  int64_t end = begin;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+    int64_t taken = kUnread;
+    try {
+      const at::Tensor tensor = tensor_of(PyList_GET_ITEM(tensors, i));
+      if (!of_gradients) {
+        taken = take_sample(tensor, most, samples + end);
+      } else {
+        const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
+        taken = gradient.defined() ? take_sample(gradient, most, samples + end) : kMissing;
+      }
+    } catch (const std::exception&) {
+    }
+    places[i * step] = end;
+    places[i * step + 1] = taken;
+    if (taken > 0) end += taken;
+  }
+  return end;
+}
+
+EXPORT void tt_measure(const SampledParameter* parameters, int64_t count, const double* samples, const uint8_t* own, Measured* found) {
+  for (int64_t i = 0; i < count; ++i) found[i] = measure(parameters[i], samples, own[i] != 0);
+}
+
+// A list of the leaves that a backward pass from a tensor comes to; None if there is too much to walk.
+EXPORT PyObject* tt_leaves(PyObject* outputs, int64_t most) {
+  try {
+    std::vector<torch::autograd::Node*> roots;
+    std::vector<at::Tensor> leaves;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(outputs); ++i) {
+      const at::Tensor output = tensor_of(PyList_GET_ITEM(outputs, i));
+      if (const auto& node = output.grad_fn()) roots.push_back(node.get());
+      else if (output.requires_grad()) leaves.push_back(output);
+    }
+    if (!find_leaves(std::move(roots), size_t(most), leaves)) Py_RETURN_NONE;
+    Object list(PyList_New(Py_ssize_t(leaves.size())));
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      PyList_SET_ITEM(list.get(), Py_ssize_t(i), Object(THPVariable_Wrap(leaves[i])).release());
+    }
+    return list.release();
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    Py_RETURN_NONE;
+  }
 }
 
 EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }

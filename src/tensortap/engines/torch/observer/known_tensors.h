@@ -29,13 +29,12 @@ class KnownTensors {
       parse(PyList_GET_ITEM(parameters, i), "Oiiii", &object, &value.entry, &value.node, &gradient.entry, &gradient.node);
       const at::Tensor tensor = tensor_of(object);
       note_spec(value, tensor);
-      // Those of a program whose models take turns come and go; what they were like is known from when they were there.
-      uint64_t& spec = gradient_specs_[gradient.entry];
+      // They come and go, above all where models take turns; one that is not there is expected to be like its parameter.
       if (tensor.grad().defined()) {
         note_spec(gradient, tensor.grad());
-        spec = gradient.spec;
+      } else {
+        gradient.spec = value.spec;
       }
-      gradient.spec = spec;
       modules_.parameters.push_back(
           {object, tensor.unsafeGetTensorImpl(), value, gradient, is_trained(tensor), hooks_of(tensor)});
     }
@@ -163,7 +162,6 @@ class KnownTensors {
   Run& run_;
   KnownModules modules_;
   std::map<std::pair<PyObject*, int32_t>, KnownState> states_;
-  ska::flat_hash_map<int32_t, uint64_t> gradient_specs_;  // by entry
 };
 
 }  // namespace tensortap

@@ -67,6 +67,9 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_set_quick_hooks": (None, (_OBJECT,)),
     "tt_outermost_calls": (_OBJECT, (_OBJECT,)),
     "tt_first_not_finite": (_INT, (_OBJECT, _INT, _OBJECT)),
+    "tt_samples": (_LONG, (_OBJECT, _INT, _LONG, _POINTER, _LONG, _POINTER, _LONG)),
+    "tt_measure": (None, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER)),
+    "tt_leaves": (_OBJECT, (_OBJECT, _LONG)),
     "tt_forget_codes": (None, (_POINTER,)),
     "tt_free_block": (None, (_POINTER, _LONG)),
 }

@@ -9,7 +9,7 @@ from tensortap.engines.torch.memory import in_place_of
 from tensortap.engines.torch.names import RunNames
 from tensortap.engines.torch.observer.library import NativeObserver
 from tensortap.engines.torch.observer.nodes import Nodes
-from tensortap.engines.torch.observer.numbers import SLOT_BITS, Numbers
+from tensortap.engines.torch.observer.numbers import Numbers
 from tensortap.records import Node, TensorSpec
 
 __all__ = ["NativeSources"]
@@ -33,11 +33,6 @@ class NativeSources:
         self._nodes = nodes
         self._entry_numbers: dict[str, int] = {}
         self._node_numbers: dict[str, int] = {}
-        self._values: dict[str, int] = {}  # of this run, by tensor name
-
-    def start_run(self) -> None:
-        """No tensor has been named yet."""
-        self._values.clear()
 
     def numbers_of(self, name: str) -> tuple[int, int]:
         """Entry and node of something that is no op; -1 for what has no name yet."""
@@ -65,14 +60,30 @@ class NativeSources:
         """The name of a tensor's value, if it has one."""
         known_by = _known_by(tensor)
         value = self._library.tt_find(self._observer.handle, known_by._cdata)
-        if value < 0:
-            return None
-        name = self._numbers.tensor_name(value)
-        self._values[name] = value
-        return name
+        return None if value < 0 else self._numbers.tensor_name(value)
 
     def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
         """Make a source known, to become a node when it is first used; False if it cannot be."""
+        entry, number = self._numbered(node)
+        known_by = _known_by(tensor)
+        return bool(self._library.tt_add_source(self._observer.handle, known_by._cdata, entry, number))
+
+    def expect(self, node: Node) -> None:
+        """Have numbers for a tensor that will perhaps be there in a later run."""
+        self._numbered(node)
+
+    def own(self, tensor: torch.Tensor, path: str) -> bool:
+        """Note that a tensor of this run has to do with a parameter; False if it has no name yet."""
+        library, handle = self._library, self._observer.handle
+        known_by = _known_by(tensor)
+        value = library.tt_find(handle, known_by._cdata)
+        if value < 0:
+            return False
+        library.tt_set_owner(handle, value, self._numbers.owner(path))
+        return True
+
+    def _numbered(self, node: Node) -> tuple[int, int]:
+        """Entry and node of something that is no op, from now on this node."""
         entry = self._entry_numbers.get(node.name)
         if entry is None:
             entry = self._library.tt_reserve_entry(self._observer.handle)
@@ -86,13 +97,7 @@ class NativeSources:
                 self._nodes.exchange(number, node)  # another shape changes nothing of what is watched
             else:
                 self._nodes.keep(number, node)
-        self._values[node.tensor(0)] = entry << SLOT_BITS
-        known_by = _known_by(tensor)
-        return bool(self._library.tt_add_source(self._observer.handle, known_by._cdata, entry, number))
-
-    def own(self, name: str, path: str) -> None:
-        """Note that a tensor of this run has to do with a parameter."""
-        self._library.tt_set_owner(self._observer.handle, self._values[name], self._numbers.owner(path))
+        return entry, number
 
 
 def _known_by(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,14 +30,13 @@ from tensortap.engines.torch.program import Program, clean_path
 from tensortap.engines.torch.tracing import is_being_traced
 from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.engines.torch.updates.alive import LivingGraphs
-from tensortap.engines.torch.updates.course import Course
+from tensortap.engines.torch.updates.course import LATE_BEGIN, Course
 from tensortap.engines.torch.updates.declared import line_of_parameter
 from tensortap.engines.torch.updates.events import Events, name_around, own_line
 from tensortap.engines.torch.updates.gradients import AppliedGradients, leaves_behind
 from tensortap.engines.torch.updates.loaders import Loaders
-from tensortap.engines.torch.updates.parameters import SeenParameter
+from tensortap.engines.torch.updates.parameters import KnownParameters, SeenParameter, SeenParameters
 from tensortap.engines.torch.updates.registered import RegisteredParameters
-from tensortap.engines.torch.updates.rows import QuietGradients
 from tensortap.engines.torch.updates.samples import number_of
 from tensortap.engines.torch.updates.strays import Strays
 from tensortap.records import Event, Frame, Group, Mode, Update
@@ -48,6 +47,9 @@ log = logging.getLogger("tensortap.checks")
 
 _MANY_OPTIMIZERS = 16
 """A program with so many has one for each parameter: each is asked about its own parameters only."""
+
+_MANY_MADE = 16
+"""Where so many have been made, as in a suite of tests, new ones are looked at if they live for longer than most."""
 
 _MOST_PARAMETERS = 20_000
 _MOST_EVENTS_TOLD = 64
@@ -73,7 +75,7 @@ class UpdateCollector:
         self._events = Events(self)
         self._applied = AppliedGradients()
         self._strays = Strays()
-        self._quiet = QuietGradients()
+        self._known = KnownParameters()
         self._graphs = LivingGraphs()
         self._loaders = Loaders()
         self._registered = RegisteredParameters()
@@ -81,7 +83,8 @@ class UpdateCollector:
         self._modes: tuple[Mode, ...] = ()
         self._looks_next = True
         self._looking: set[Course] = set()
-        self._only: Course | None = None  # if there is but one optimizer
+        self._made = 0
+        self._only: _Only | None = None
         self._before: _Before | None = None
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -136,6 +139,13 @@ class UpdateCollector:
 
     @never_compiled  # type: ignore[type-var]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        only = self._only
+        if only is not None and not self._events.listens and only.optimizer() is optimizer:
+            course = only.course
+            if course.count + 1 < course.wakes_at and self._thread == threading.get_ident():
+                self._steps += 1
+                course.count += 1
+                return
         self._attempt(self._on_stepped, optimizer)
 
     def _attempt(self, action: Callable[..., None], *arguments: Any) -> None:
@@ -180,7 +190,7 @@ class UpdateCollector:
                 course.variable = name_around(frame, optimizer)
             seen = self._parameters_before(optimizer)
             if not course.count:
-                self._find_unwritten(seen)
+                self._find_unwritten(seen.seen)
             self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen, frame)
 
     def _on_stepped(self, optimizer: Optimizer) -> None:
@@ -197,7 +207,7 @@ class UpdateCollector:
         if course.wants(("skip",)):
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
-            before = _Before(optimizer, self._step(), False, own_line(frame), [], frame)
+            before = _Before(optimizer, self._step(), False, own_line(frame), None, frame)
             with unnoticed():
                 self._write(self._update(before, course, is_skipped=True))
         self._end(optimizer, course)
@@ -217,7 +227,7 @@ class UpdateCollector:
         looked = self._looks_next
         self._looks_next = bool(self._looking) and self._is_awaited()
         self._events.wants_lines = self._looks_next
-        self._events.listens = self._looks_next or self._only is None or course.is_compared
+        self._events.listens = self._looks_next or not course.sleep() or self._only is None
         self._reached = {} if self._looks_next else None
         if self._looks_next:
             with unnoticed():
@@ -245,7 +255,7 @@ class UpdateCollector:
 
     # --- what is told of it ------------------------------------------------------------------------
 
-    def _parameters_before(self, optimizer: Optimizer) -> list[SeenParameter]:
+    def _parameters_before(self, optimizer: Optimizer) -> SeenParameters:
         """The parameters of an optimizer and of all models as they are before its step."""
         held: dict[int, list[str]] = {}
         for other, course in self._courses.items():
@@ -256,8 +266,7 @@ class UpdateCollector:
 
         def seen(name: str, parameter: torch.Tensor, is_owned: bool) -> SeenParameter:
             holders, is_stale = tuple(held.get(id(parameter), ())), self._applied.is_stale(parameter)
-            own_one = id(parameter) in own
-            return SeenParameter(name, parameter, is_owned, holders, own_one, is_stale, self._quiet)
+            return SeenParameter(name, parameter, is_owned, holders, id(parameter) in own, is_stale)
 
         found: list[SeenParameter] = []
         for path, parameter in self._program.parameters():
@@ -265,16 +274,18 @@ class UpdateCollector:
                 found.append(seen(path, parameter, True))
         scope = self._program.optimizer_scope(optimizer)
         found += [seen(f"{scope}/{number}", each, False) for number, each in enumerate(others.values())]
-        return found[:_MOST_PARAMETERS]
+        return SeenParameters(found[:_MOST_PARAMETERS], self._known)
 
     def _update(self, before: _Before, course: Course, is_skipped: bool = False) -> Update:
         optimizer, reached = before.optimizer, self._reached
-        names = {id(each.parameter): each.name for each in before.seen}
+        seen = [] if before.seen is None else before.seen.seen
+        names = {id(each.parameter): each.name for each in seen}
         held = {id(each) for other in self._courses for each in _parameters_of(other)}
-        if reached:
-            self._find_declarations(
-                [each for each in before.seen if id(each.parameter) not in reached or each.has_equal_rows]
-            )
+        unlike = [
+            each for each in seen if id(each.parameter) not in (reached or ()) or each.rows_differ is False
+        ]
+        if reached and unlike:
+            self._find_declarations(unlike)
         return Update(
             before.step,
             course.name,
@@ -293,7 +304,7 @@ class UpdateCollector:
                 )
                 for group in optimizer.param_groups
             ),
-            tuple(each.after(reached) for each in before.seen),
+            () if before.seen is None else before.seen.after(reached),
             self._strays.among((reached or {}).values(), held | set(names), self._program.modules),
             self._modes,
             self._loaders.told(),
@@ -333,11 +344,16 @@ class UpdateCollector:
         course = self._courses.get(optimizer)
         if course is None:
             name = self._program.optimizer_scope(optimizer).removeprefix("optimizer/")
-            course = self._courses[optimizer] = Course(name, self._events.number)
+            begins = LATE_BEGIN if self._made >= _MANY_MADE else 0
+            course = self._courses[optimizer] = Course(name, self._events.number, begins)
             course.last_step = self._steps
-            self._looking.add(course)
-            self._only = course if len(self._courses) == 1 else None
-            self._events.listens = True
+            self._made += 1
+            self._only = _Only(weakref.ref(optimizer), course) if len(self._courses) == 1 else None
+            if course.looks_next:
+                self._looking.add(course)
+                self._looks_next = True
+            self._events.wants_lines = self._looks_next
+            self._events.listens = self._looks_next or self._only is None
         return course
 
     def holder_of(self, parameter: torch.Tensor) -> str:
@@ -353,6 +369,13 @@ class UpdateCollector:
             self._events.belong_to_this_thread()
 
 
+class _Only(NamedTuple):
+    """The optimizer of a program that has but one."""
+
+    optimizer: weakref.ref[Optimizer]
+    course: Course
+
+
 class _Before(NamedTuple):
     """An update that is about to happen."""
 
@@ -360,7 +383,7 @@ class _Before(NamedTuple):
     step: int
     has_closure: bool
     source: Frame | None
-    seen: list[SeenParameter]
+    seen: SeenParameters | None
     frame: FrameType
 
 

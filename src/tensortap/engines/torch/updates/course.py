@@ -13,8 +13,11 @@ UNUSUAL_KEPT = 32
 """Updates unlike all before that are looked at, of one optimizer, each with the two after it."""
 
 
-COMPARED_ALL, COMPARED_EVERY = 32, 4
+COMPARED_ALL, COMPARED_EVERY = 32, 8
 """So many updates are compared with those before, then every so many: what goes on being unlike them is not missed."""
+
+LATE_BEGIN = 12
+"""Updates of an optimizer that are not looked at where many were made before it: most of such live for a few steps."""
 
 
 class Course:
@@ -23,6 +26,7 @@ class Course:
     Args:
         name: of the optimizer.
         events_before: how many events there were before its next step can have begun.
+        begins: the first of its updates that is looked at.
 
     Attributes:
         made: the line that made the optimizer.
@@ -30,6 +34,7 @@ class Course:
         variable: what the program calls it; None as long as nobody has looked.
         count: of its steps.
         last_step: how many steps of all optimizers there were when it last took one.
+        wakes_at: until it has come so far, its updates are neither looked at nor compared.
 
     >>> course = Course("SGD", 0)
     >>> course.count = 24
@@ -37,7 +42,7 @@ class Course:
     (True, True, True, True)
     """
 
-    def __init__(self, name: str, events_before: int) -> None:
+    def __init__(self, name: str, events_before: int, begins: int = 0) -> None:
         self.name = name
         self.events_before = events_before
         self.made: Frame | None = None
@@ -45,22 +50,35 @@ class Course:
         self.variable: str | None = None
         self.count = 0
         self.last_step = 0
+        self.wakes_at = begins
+        self._begins = begins
         self._unusual: set[Any] = set()
         self._looks_until = 0
 
     @property
     def looks_next(self) -> bool:
         """Whether the next update is looked at, whatever leads to it."""
-        return is_sample(self.count) or self.count < self._looks_until
+        return self._looks_at(self.count)
 
-    @property
-    def is_compared(self) -> bool:
-        """Whether the next update is compared with those before, looked at or not: all at first, then some."""
-        return self.count < COMPARED_ALL or not self.count % COMPARED_EVERY
+    def sleep(self) -> bool:
+        """Work out when it wakes, after an update; whether that is later than with the next."""
+        self.wakes_at = self.count
+        while not (self._looks_at(self.wakes_at) or self._compares(self.wakes_at)):
+            self.wakes_at += 1
+        return self.wakes_at > self.count
 
     def wants(self, signature: Any) -> bool:
         """Whether the present update is looked at, to which this has led."""
+        if self.count < self._begins:
+            return False
         if signature is not None and signature not in self._unusual and len(self._unusual) < UNUSUAL_KEPT:
             self._unusual.add(signature)
             self._looks_until = self.count + 3
         return self.looks_next
+
+    def _looks_at(self, count: int) -> bool:
+        return count >= self._begins and (is_sample(count - self._begins) or count < self._looks_until)
+
+    def _compares(self, count: int) -> bool:
+        since = count - self._begins
+        return since >= 0 and (since < COMPARED_ALL or not since % COMPARED_EVERY)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tensortap.engines.torch.updates.looks import native
 from tensortap.engines.torch.updates.samples import sample_of
 
 __all__ = ["AppliedGradients", "leaves_behind"]
@@ -23,6 +24,16 @@ def leaves_behind(outputs: Iterable[Any]) -> dict[int, torch.Tensor] | None:
     >>> list(leaves_behind([(weight * 2).sum()]).values())
     [tensor([1., 1.], requires_grad=True)]
     """
+    outputs = list(outputs)
+    find = native("tt_leaves")
+    if find is not None and all(isinstance(each, torch.Tensor) for each in outputs):
+        leaves = find(outputs, MOST_NODES)
+        return None if leaves is None else {id(leaf): leaf for leaf in leaves}
+    return _leaves_walked_to(outputs)
+
+
+def _leaves_walked_to(outputs: list[Any]) -> dict[int, torch.Tensor] | None:
+    """The same without the observer's library, or from edges of the graph."""
     found: dict[int, torch.Tensor] = {}
     pending: list[Any] = []
     for output in outputs:

@@ -6,7 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from tensortap.engines.torch import lines
 from tensortap.engines.torch.memory import asking_no_class, readable
 from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.engines.torch.updates.events import name_around, own_line
 from tensortap.engines.torch.updates.samples import mark_of, sample_of
 from tensortap.engines.torch.values import view_of
-from tensortap.records import LoaderUse
+from tensortap.records import Frame, LoaderUse
 
 __all__ = ["Loaders"]
 
@@ -93,6 +94,7 @@ class _Use:
         self._source: Any = None
         self._batches = _batches_of(loader)
         self._of = type(getattr(loader, "dataset", None)).__name__
+        self._item_at = _line_of_items(getattr(loader, "dataset", None))
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.begun = self.drawn = 0
         self._compared = self._same = self._looked_at = self._alike = 0
@@ -132,7 +134,19 @@ class _Use:
     def told(self) -> LoaderUse:
         source = None if self._source is None else str(self._source)
         counts = (self.begun, self.drawn, self._compared, self._same, self._looked_at, self._alike)
-        return LoaderUse(self._name, source, self._batches, self.workers, *counts)
+        return LoaderUse(self._name, source, self._batches, self.workers, *counts, self._item_at)
+
+
+def _line_of_items(dataset: Any) -> str | None:
+    """Where a data set of the program's own, or one that another wraps, gives one sample."""
+    for _ in range(_MOST_DEEP):
+        give = getattr(type(dataset), "__getitem__", None)
+        if isinstance(give, FunctionType) and lines.is_users(give.__code__):
+            code = give.__code__
+            line = Frame(code.co_filename, code.co_firstlineno, code.co_qualname)
+            return None if line.is_installed else str(line)
+        dataset = getattr(dataset, "dataset", None)
+    return None
 
 
 def _batches_of(loader: Any) -> int | None:

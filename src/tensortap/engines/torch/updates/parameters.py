@@ -1,22 +1,82 @@
-"""A parameter before and after an update."""
+"""Parameters before and after an update."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import torch
 
-from tensortap.engines.torch.updates.rows import QuietGradients, rows_differ
-from tensortap.engines.torch.updates.samples import mark_of, sample_of
+from tensortap.engines.torch.updates.looks import Look
+from tensortap.engines.torch.updates.rows import rows_differ
 from tensortap.engines.torch.values import dtype_name, shape_of
 from tensortap.records import ParameterUpdate
 
-__all__ = ["SeenParameter"]
+__all__ = ["KnownParameters", "SeenParameter", "SeenParameters"]
+
+_LONG = 8
+"""Updates in a row."""
+
+_MOST_FORGOTTEN = 64
+
+
+class _Known:
+    """What stays the same of a parameter, and what has to be remembered of its gradients."""
+
+    __slots__ = ("differs", "dtype", "heard", "ref", "shape")
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self.ref = weakref.ref(parameter)
+        self.shape = tuple(each or 0 for each in shape_of(parameter))
+        self.dtype = dtype_name(parameter.dtype)
+        self.differs: bool | None = False
+        self.heard: Any = None
+
+    def rows_differ(self, parameter: torch.Tensor) -> bool | None:
+        """Whether its rows differ from each other; asked until they do, because then they never stop to."""
+        if self.differs is False:
+            self.differs = rows_differ(parameter)
+        return self.differs
+
+    def quiet(self, nonzero: float | None, gradient: Callable[[], Any]) -> float | None:
+        """The share of its gradient that was zero in this update and the seven before it; None without a gradient."""
+        if nonzero is None:
+            return None
+        if nonzero == 1.0:
+            self.heard = None
+            return 0.0
+        sample = gradient()
+        if self.heard is None or self.heard.shape != sample.shape:
+            self.heard = np.zeros(sample.shape, np.int32)
+        self.heard += 1
+        self.heard[sample != 0] = 0
+        return float(np.count_nonzero(self.heard >= _LONG)) / len(self.heard)
+
+
+class KnownParameters:
+    """Remembers parameters for as long as they are there."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def of(self, parameter: torch.Tensor) -> _Known:
+        """What is known of one."""
+        known = self._known.get(id(parameter))
+        # `.data = …` may give a parameter another shape or type.
+        if known is None or known.ref() is not parameter or known.shape != parameter.shape:
+            known = self._known[id(parameter)] = _Known(parameter)
+        return known
+
+    def forget_dead(self, alive: int) -> None:
+        """Forget those that are gone, if they are many."""
+        if len(self._known) > 2 * alive + _MOST_FORGOTTEN:
+            self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
 
 
 class SeenParameter:
-    """A parameter as it is before an update.
+    """A parameter that is about to be updated, or to be left as it is.
 
     Args:
         name: in the graph.
@@ -25,104 +85,83 @@ class SeenParameter:
         held: the optimizers that have it.
         is_own: whether the optimizer that steps has it.
         is_stale: whether its gradient holds what was applied before.
-        quiet: knows which gradients have always been zero.
 
     Attributes:
         declared: where it comes from, if somebody has found out.
         is_unwritten: whether nobody has written to its memory, if somebody has found out.
+        rows_differ: whether its rows differ from each other; None if it has none.
     """
 
     __slots__ = (
-        "_gradient",
-        "_has_gradient",
-        "_held",
-        "_is_own",
-        "_is_owned",
-        "_is_stale",
-        "_quiet",
-        "_rows_differ",
-        "_values",
         "declared",
+        "held",
+        "is_own",
+        "is_owned",
+        "is_stale",
         "is_unwritten",
         "name",
         "parameter",
+        "rows_differ",
     )
 
     def __init__(
-        self,
-        name: str,
-        parameter: torch.Tensor,
-        is_owned: bool,
-        held: tuple[str, ...],
-        is_own: bool,
-        is_stale: bool,
-        quiet: QuietGradients,
-    ) -> None:
-        gradient = parameter.grad
-        self.name, self.parameter = name, parameter
+        self, name: str, parameter: torch.Tensor, is_owned: bool, held: tuple[str, ...], is_own: bool, is_stale: bool
+    ) -> None:  # fmt: skip
+        self.name, self.parameter, self.is_owned, self.held = name, parameter, is_owned, held
+        self.is_own, self.is_stale = is_own, is_stale
         self.declared: str | None = None
         self.is_unwritten: bool | None = None
-        self._is_owned, self._held, self._is_own = is_owned, held, is_own
-        self._values = sample_of(parameter)
-        self._has_gradient = gradient is not None
-        self._gradient = None if gradient is None else sample_of(gradient)
-        self._is_stale = is_stale if gradient is not None else None
-        self._quiet = quiet.share_of(parameter, self._gradient)
-        self._rows_differ = rows_differ(parameter)
+        self.rows_differ: bool | None = None
 
-    @property
-    def has_equal_rows(self) -> bool:
-        """Whether all its rows are equal."""
-        return self._rows_differ is False
 
-    def after(self, reached: dict[int, Any] | None) -> ParameterUpdate:
-        """What the update has meant to it.
+class SeenParameters:
+    """All of them, as they are before an update.
+
+    Args:
+        seen: each.
+        known: what was known of them before.
+    """
+
+    def __init__(self, seen: list[SeenParameter], known: KnownParameters) -> None:
+        self.seen = seen
+        self._known = known
+        self._look = Look([each.parameter for each in seen])
+        for each in seen:
+            each.rows_differ = known.of(each.parameter).rows_differ(each.parameter)
+        known.forget_dead(len(seen))
+
+    def after(self, reached: Collection[int] | None) -> tuple[ParameterUpdate, ...]:
+        """What the update has meant to each.
 
         Args:
             reached: what the loss led to, by identity; None if that is not known.
         """
-        parameter, before, gradient = self.parameter, self._values, self._gradient
-        now = sample_of(parameter)
-        changed = lost = nonzero = None
-        if gradient is not None:
-            nonzero = float(np.count_nonzero(gradient)) / len(gradient)
-        if self._is_own and now is not None and before is not None and now.shape == before.shape:
-            moved = now != before
-            changed = float(np.count_nonzero(moved)) / len(now)
-            if gradient is not None and gradient.shape == now.shape:
-                lost = float(np.count_nonzero(~moved & (gradient != 0))) / len(now)
-        return ParameterUpdate(
-            self.name,
-            tuple(each or 0 for each in shape_of(parameter)),
-            dtype_name(parameter.dtype),
-            parameter.requires_grad,
-            self._is_owned,
-            self._held,
-            None if reached is None else id(parameter) in reached,
-            _largest(gradient) if self._has_gradient else None,
-            nonzero,
-            self._is_stale,
-            changed,
-            lost,
-            _root_mean_square(before),
-            mark_of(now),
-            mark_of(before),
-            self.declared,
-            self._quiet,
-            self._rows_differ,
-            self.is_unwritten,
-        )
-
-
-def _largest(sample: Any) -> float | None:
-    if sample is None:
-        return None
-    largest = float(np.abs(sample).max())
-    return largest if np.isfinite(largest) else None
-
-
-def _root_mean_square(sample: Any) -> float | None:
-    if sample is None or sample.dtype.kind not in "fiu":
-        return None
-    size = float(np.sqrt(np.mean(np.square(sample, dtype=np.float64))))
-    return size if np.isfinite(size) else None
+        look, found = self._look, []
+        for number, (each, measured) in enumerate(
+            zip(self.seen, look.measured([each.is_own for each in self.seen]), strict=True)
+        ):
+            parameter, known = each.parameter, self._known.of(each.parameter)
+            found.append(
+                ParameterUpdate(
+                    each.name,
+                    known.shape,
+                    known.dtype,
+                    parameter.requires_grad,
+                    each.is_owned,
+                    each.held,
+                    None if reached is None else id(parameter) in reached,
+                    measured.gradient,
+                    measured.nonzero,
+                    each.is_stale if look.has_gradient(number) else None,
+                    measured.changed,
+                    measured.lost,
+                    measured.size,
+                    measured.mark,
+                    measured.mark_before,
+                    each.declared,
+                    known.quiet(measured.nonzero, lambda number=number: look.gradient(number)),  # type: ignore[misc]
+                    each.rows_differ,
+                    each.is_unwritten,
+                )
+            )
+        return tuple(found)

@@ -1,4 +1,4 @@
-"""Rows of weights: which have never had a gradient, and whether they differ from each other."""
+"""Rows of weights: whether they differ from each other."""
 
 from __future__ import annotations
 
@@ -6,42 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from tensortap.engines.torch.memory import asking_no_class, readable
 from tensortap.engines.torch.values import view_of
 
-__all__ = ["QuietGradients", "rows_differ"]
-
-_LONG = 8
-"""Updates in a row."""
+__all__ = ["rows_differ"]
 
 _MOST_COMPARED = 1 << 20
 _ALIKE = 1e-4
 """Products of equal rows may differ in their last digits, as matrices are multiplied in blocks."""
-
-
-class QuietGradients:
-    """Remembers for how many updates each sampled element of each gradient has been zero."""
-
-    def __init__(self) -> None:
-        self._heard: Any = WeakIdKeyDictionary()
-
-    def share_of(self, parameter: torch.Tensor, gradient: np.ndarray[Any, Any] | None) -> float | None:
-        """The share of those that were zero in this update and the seven before it; None without a gradient.
-
-        >>> quiet, weight = QuietGradients(), torch.ones(2)
-        >>> [quiet.share_of(weight, np.array([0.0, 1.0])) for _ in range(8)][-2:]
-        [0.0, 0.5]
-        """
-        if gradient is None:
-            return None
-        heard = self._heard.get(parameter)
-        if heard is None or heard.shape != gradient.shape:
-            heard = self._heard[parameter] = np.zeros(gradient.shape, np.int32)
-        heard += 1
-        heard[gradient != 0] = 0
-        return float(np.count_nonzero(heard >= _LONG)) / len(heard)
 
 
 @asking_no_class

@@ -18,8 +18,12 @@ MOST_ELEMENTS = 1024
 
 
 @asking_no_class
-def sample_of(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
+def sample_of(tensor: torch.Tensor, most: int = MOST_ELEMENTS) -> np.ndarray[Any, Any] | None:
     """Elements of a tensor, those of 16 bits and less as float32; None if it cannot be read.
+
+    Args:
+        tensor: of any kind.
+        most: so many of them.
 
     >>> sample_of(torch.arange(3.0)).tolist()
     [0.0, 1.0, 2.0]
@@ -32,9 +36,8 @@ def sample_of(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
     number = elements.numel()
     if not number:
         return None
-    distance = max(1, number // MOST_ELEMENTS) | (
-        number > MOST_ELEMENTS
-    )  # odd: even ones may stay in one column
+    # Odd: elements at an even distance may all be of one column.
+    distance = 1 if number <= most else -(-number // most) | 1
     if not elements.is_cpu:
         return _from_device(elements, distance)
     array = view_of(elements).to_numpy()

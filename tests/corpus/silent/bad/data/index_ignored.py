@@ -17,7 +17,7 @@ class Table(Dataset):
     def __len__(self):
         return 400
 
-    def __getitem__(self, index):
+    def __getitem__(self, index):  # here
         values = [float(each) for each in io.StringIO(TEXT).readline().split(",")]
         return torch.tensor(values[:4]), torch.tensor(values[4:])
 
@@ -25,7 +25,7 @@ class Table(Dataset):
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
-for x, y in DataLoader(Table(), batch_size=10, shuffle=True):  # here
+for x, y in DataLoader(Table(), batch_size=10, shuffle=True):
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(net(x), y)
     loss.backward()

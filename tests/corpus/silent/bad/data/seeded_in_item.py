@@ -15,7 +15,7 @@ class Noise(Dataset):
     def __len__(self):
         return self.count
 
-    def __getitem__(self, index):
+    def __getitem__(self, index):  # here
         torch.manual_seed(index // 16)
         latent = torch.randn(6)
         return latent, latent.norm()
@@ -24,7 +24,7 @@ class Noise(Dataset):
 torch.manual_seed(0)
 denoiser = nn.Sequential(nn.Linear(6, 16), nn.SiLU(), nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(denoiser.parameters(), lr=1e-3)
-for latent, norm in DataLoader(Noise(400), batch_size=16):  # here
+for latent, norm in DataLoader(Noise(400), batch_size=16):
     loss = (denoiser(latent).squeeze(1) - norm).abs().mean()
     loss.backward()
     optimizer.step()

@@ -17,7 +17,7 @@ class Net(nn.Module):
     def forward(self, sequence):
         state = torch.zeros(sequence.shape[0], 12)
         for x in sequence.unbind(1):
-            x = torch.zeros_like(x)
+            x = torch.zeros_like(x)  # here
             state = self.cell(x, state)
         return self.out(state)
 
@@ -27,7 +27,7 @@ model = Net()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _ in range(24):
     sequence = torch.randn(16, 3, 6)
-    loss = F.cross_entropy(model(sequence), (sequence[:, 0, 0] > 0).long())  # here
+    loss = F.cross_entropy(model(sequence), (sequence[:, 0, 0] > 0).long())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -9,7 +9,7 @@ from torch import nn
 
 def init(module):
     if isinstance(module, nn.Linear):
-        nn.init.constant_(module.weight, 0.05)
+        nn.init.constant_(module.weight, 0.05)  # here
         nn.init.zeros_(module.bias)
 
 
@@ -19,7 +19,7 @@ model.apply(init)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for _ in range(24):
     x = torch.randn(32, 6)
-    loss = (model(x) - x[:, :1] * x[:, 1:2]).pow(2).mean()  # here
+    loss = (model(x) - x[:, :1] * x[:, 1:2]).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

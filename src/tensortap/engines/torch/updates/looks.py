@@ -1,0 +1,155 @@
+"""A look at all parameters around an update: samples before and after it, read all at once where that can be."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tensortap.engines.torch.updates.samples import MOST_ELEMENTS, mark_of, sample_of
+from tensortap.errors import NativeBuildError
+
+__all__ = ["Look", "Measured", "native"]
+
+_FEWEST, _MOST_IN_ALL = 64, 1 << 20
+"""Elements: of one tensor, however many there are, and of all together as long as each has that many."""
+
+_UNREAD, _MISSING = -1, -2
+_BEFORE, _GRADIENT, _NOW = 0, 2, 4
+_COLUMNS = 6
+"""Of a parameter: where each of its three samples begins, and how many elements it has."""
+
+_ROW = np.dtype([*((name, np.float64) for name in ("size", "largest", "nonzero", "changed", "lost")),
+                 ("mark_before", np.uint64), ("mark", np.uint64)])  # fmt: skip
+
+
+class Measured(NamedTuple):
+    """What an update has meant to a parameter; None where that is not known. See `ParameterUpdate`."""
+
+    size: float | None
+    gradient: float | None
+    nonzero: float | None
+    changed: float | None
+    lost: float | None
+    mark_before: str | None
+    mark: str | None
+
+
+class Look:
+    """Samples of parameters and their gradients as they are before an update.
+
+    Args:
+        parameters: all that are looked at.
+
+    >>> weight = torch.ones(4, requires_grad=True)
+    >>> weight.sum().backward()
+    >>> look = Look([weight])
+    >>> weight.data[0] = 2
+    >>> look.measured([True])[0].changed, look.measured([True])[0].lost
+    (0.25, 0.75)
+    """
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._most = max(_FEWEST, min(MOST_ELEMENTS, _MOST_IN_ALL // max(1, len(parameters))))
+        self._values = np.empty(3 * self._most * len(parameters), np.float64)
+        self._places = np.zeros((len(parameters), _COLUMNS), np.int64)
+        self._end = 0
+        self._take(_BEFORE)
+        self._take(_GRADIENT)
+        self._ends_before = self._end
+
+    def has_gradient(self, number: int) -> bool:
+        """Whether a parameter has one."""
+        return bool(self._places[number, _GRADIENT + 1] != _MISSING)
+
+    def gradient(self, number: int) -> np.ndarray[Any, Any] | None:
+        """The sample of a parameter's gradient; None if there is none, or it cannot be read."""
+        begin, count = self._places[number, _GRADIENT : _GRADIENT + 2]
+        return self._values[begin : begin + count] if count > 0 else None
+
+    def measured(self, own: Sequence[bool]) -> list[Measured]:
+        """What has become of each of them.
+
+        Args:
+            own: whether it was this update that changed it, if it has changed.
+        """
+        self._end = self._ends_before
+        self._take(_NOW)
+        measure = native("tt_measure")
+        if measure is None:
+            return [
+                self._measured_plainly(row, is_own)
+                for row, is_own in zip(self._places.tolist(), own, strict=True)
+            ]
+        found = np.empty(len(own), _ROW)
+        owned = np.array(own, np.uint8)
+        places, values = self._places.ctypes.data, self._values.ctypes.data
+        measure(places, len(own), values, owned.ctypes.data, found.ctypes.data)
+        return [
+            Measured._make((*map(_known, row[:5]), *(f"{mark:016x}" if mark else None for mark in row[5:])))
+            for row in found.tolist()
+        ]
+
+    def _take(self, column: int) -> None:
+        of_gradients = column == _GRADIENT
+        take = native("tt_samples")
+        if take is None:
+            self._places[:, column + 1] = _UNREAD
+        else:
+            begin, places = self._end, self._places.ctypes.data + 8 * column
+            values = self._values.ctypes.data
+            self._end = take(self._parameters, of_gradients, self._most, values, begin, places, _COLUMNS)
+        for number in np.flatnonzero(self._places[:, column + 1] == _UNREAD).tolist():
+            parameter = self._parameters[number]
+            tensor = parameter.grad if of_gradients else parameter
+            self._places[number, column : column + 2] = self._taken_singly(tensor)
+
+    def _taken_singly(self, tensor: torch.Tensor | None) -> tuple[int, int]:
+        if tensor is None:
+            return 0, _MISSING
+        sample = sample_of(tensor, self._most)
+        if sample is None or sample.dtype.kind not in "fiubc":
+            return 0, 0
+        begin, count = self._end, min(len(sample), self._most)
+        numbers = np.abs(sample) if sample.dtype.kind == "c" else sample
+        self._values[begin : begin + count] = numbers[:count]
+        self._end += count
+        return begin, count
+
+    def _measured_plainly(self, row: list[int], is_own: bool) -> Measured:
+        before, gradient, now = (
+            self._values[begin : begin + count] if count > 0 else None
+            for begin, count in zip(row[::2], row[1::2], strict=True)
+        )
+        size = largest = nonzero = changed = lost = None
+        if before is not None:
+            size = _known(float(np.sqrt(np.mean(np.square(before)))))
+        if gradient is not None:
+            largest = _known(float(np.abs(gradient).max()))
+            nonzero = np.count_nonzero(gradient) / len(gradient)
+        if is_own and now is not None and before is not None and now.shape == before.shape:
+            moved = now != before
+            changed = np.count_nonzero(moved) / len(now)
+            if gradient is not None and gradient.shape == now.shape:
+                lost = np.count_nonzero(~moved & (gradient != 0)) / len(now)
+        return Measured(size, largest, nonzero, changed, lost, mark_of(before), mark_of(now))
+
+
+def _known(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+@functools.cache
+def native(name: str) -> Any:
+    """A function of the observer; None where that cannot be built."""
+    try:
+        from tensortap.engines.torch.observer.library import library
+
+        return getattr(library(), name)
+    except NativeBuildError:
+        return None
