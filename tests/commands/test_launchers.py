@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -253,8 +254,8 @@ MORE = {
 
 @pytest.mark.parametrize("launcher", [*LAUNCHED, *(pytest.param(each, marks=slow) for each in MORE)])
 def test_the_answer_is_the_same_under_every_launcher(here, capsys, launcher):
-    if "deepspeed" in launcher:
-        pytest.importorskip("deepspeed")
+    if launcher == "deepspeed" and find_spec(launcher) is None:
+        pytest.skip("needs deepspeed")
     program = [free_port() if word == "PORT" else word for word in {**LAUNCHED, **MORE}[launcher]]
     done = watched(*program)
     assert done.returncode == 0, done.stderr
