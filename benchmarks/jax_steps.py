@@ -149,7 +149,8 @@ def measure(name, steps, rounds, directory):
 
     def sentinel():
         with Followed():
-            return timed(loop(guarded))  # without making and closing a directory, which is once per program
+            guarded(start, batch)  # the program is looked through, and a directory made: once per program
+            return timed(loop(guarded))
 
     session = tt.jax.Session(jax.jit(step), start)
     health = tt.WatchOptions("DebugNumericSummary(mute_if_healthy=true)", keep_bad=3)

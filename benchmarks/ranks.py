@@ -7,6 +7,10 @@ A small transformer is trained on two ranks (gloo, on this machine) as plain cop
 `programs.py`, watched and unwatched ranks take turns. Ranks wait for each other, and more of them than there are cores
 for the processor too, so what counts is the processor time of the threads that train, as a mean over ranks: `thread` is
 the ratio of it in settled steps. `first` is how many seconds the first ten steps take, watched and not.
+
+    python benchmarks/ranks.py ddp --without=--no-compare
+
+This measures what the option leaves out: the plain ranks are then watched, too, with that option.
 """
 
 from __future__ import annotations
@@ -158,11 +162,11 @@ def program(form: str) -> Step:
     return step
 
 
-def measured(form: str, rounds: int) -> dict[str, Any]:
+def measured(form: str, rounds: int, without: str | None) -> dict[str, Any]:
     """Ratios of watched to unwatched blocks of steps, and seconds of the first ones."""
     threads, walls, plain_ms = [], [], []
     with (
-        started(form, None, __file__, RANKS) as plain,
+        started(form, None if without is None else [without], __file__, RANKS) as plain,
         started(form, [], __file__, RANKS) as watched,
     ):
         first = [max(sum(each["walls"]) for each in one.run_ranks(FIRST)) for one in (plain, watched)]
@@ -187,6 +191,7 @@ def main() -> None:
     )
     parser.add_argument("forms", nargs="*", choices=[*FORMS, []], help="all of them by default")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without", metavar="OPTION", help="compare with this option of `tensortap run`")
     parser.add_argument("--pipes", nargs=2, help="be one such program, commanded through these pipes")
     options = parser.parse_args()
     if options.pipes:
@@ -196,7 +201,7 @@ def main() -> None:
         return
     print("form        plain, ms  thread   wall   first, s  watched, s")
     for form in options.forms or FORMS:
-        found = measured(form, options.rounds)
+        found = measured(form, options.rounds, options.without)
         ratios = f"{found['thread']:7.2f} {found['wall']:6.2f}"
         plain, watched = found["first"]
         print(f"{form:10} {found['plain']:10.1f} {ratios} {plain:10.1f} {watched:11.1f}", flush=True)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -253,8 +254,8 @@ MORE = {
 
 @pytest.mark.parametrize("launcher", [*LAUNCHED, *(pytest.param(each, marks=slow) for each in MORE)])
 def test_the_answer_is_the_same_under_every_launcher(here, capsys, launcher):
-    if "deepspeed" in launcher:
-        pytest.importorskip("deepspeed")
+    if launcher == "deepspeed" and find_spec(launcher) is None:
+        pytest.skip("needs deepspeed")
     program = [free_port() if word == "PORT" else word for word in {**LAUNCHED, **MORE}[launcher]]
     done = watched(*program)
     assert done.returncode == 0, done.stderr
@@ -310,7 +311,7 @@ dist.destroy_process_group()
 """
 
 
-@slow  # gloo does not always find its peers again after a rank was killed
+@slow  # gloo does not always find its peers again after a rank was killed, and then waits; unwatched, too
 def test_a_rank_that_is_started_again_goes_on_in_the_same_directory(here, capsys):
     (here / "trouble.py").write_text(TROUBLE)
     done = watched(

@@ -104,6 +104,34 @@ class TestFollowing:
         assert report.first_bad.step == 3
         assert seen.steps == 6
 
+    @pytest.mark.parametrize("bad", ["params", "moments", "loss", "given_away"])
+    @pytest.mark.parametrize("bad_step", [1, 3, 6])
+    def test_large_results_are_looked_at_in_groups_and_the_step_is_still_right(self, tmp_path, bad, bad_step):
+        """State that stays bad once it is, metrics that do not, and state that every call destroys."""
+
+        def train(state, x, which):
+            params, moments = state
+            gradient = jnp.where(which == 1, jnp.log(x - 1), 1e-3 * x) * jnp.ones_like(params)
+            moments = 0.9 * moments + (x * jnp.where(which == 2, 1e30, 1.0)) ** 2
+            params = params - gradient
+            loss = jnp.where(which == 3, jnp.sqrt(-x), (params * x).mean())
+            return (params, moments), loss
+
+        def program():
+            step = jax.jit(train, donate_argnums=(0,) if bad == "given_away" else ())
+            state = (jnp.ones((1024, 512)), jnp.ones((1024, 512)))
+            which = {"params": 1, "given_away": 1, "moments": 2, "loss": 3}[bad]
+            losses = []
+            for number in range(8):
+                state, loss = step(state, jnp.float32(1), which if number == bad_step else 0)
+                losses.append(loss)
+            return losses
+
+        _, report, seen = followed(program, tmp_path / "root")
+        assert (report.first_bad.step, seen.steps) == (bad_step, 8)
+        primitive = {"moments": "integer_pow", "loss": "sqrt"}.get(bad, "log")
+        assert report.first_bad.node.op_type == primitive
+
     def test_steps_are_counted(self, tmp_path):
         def program():
             step = sgd(lambda p, x: (x * p["w"]).sum(), 0.1)

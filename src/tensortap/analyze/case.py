@@ -90,10 +90,13 @@ class Case:
         return steps[found.place]
 
     @property
-    def loaded(self) -> list[tuple[str, Health]]:
-        """The inputs that are storages put under a tensor, as `torch.load` and workers of a data loader do it."""
+    def loaded(self) -> list[tuple[str, Health, str]]:
+        """The inputs that are storages put under a tensor, as `torch.load` and workers of a data loader do it.
+
+        With the line at which that was done, as text; empty if unknown.
+        """
         return [
-            (each.tensor, each.health)
+            (each.tensor, each.health, self._line_of_maker(each.tensor))
             for each in self.inputs
             if each.health is not None and self._name_of_maker(each.tensor) == LOADS
         ]
@@ -188,6 +191,10 @@ class Case:
     def _name_of_maker(self, tensor: str) -> str:
         node = None if self._facts is None else self._facts.node_of(tensor)
         return "" if self._facts is None or node is None else self._facts.operation(node).name
+
+    def _line_of_maker(self, tensor: str) -> str:
+        node = None if self._facts is None else self._facts.node_of(tensor)
+        return f"{node.stack[-1].file}:{node.stack[-1].line}" if node is not None and node.stack else ""
 
     def comes_of(self, tensor: str, op: str, through: frozenset[str]) -> bool:
         """Whether a tensor was made of the output of an operation by nothing but these others, and views."""
@@ -354,7 +361,7 @@ class Case:
             return None
         try:
             return np.broadcast_to(value, self.out.shape)[index]
-        except ValueError:
+        except (ValueError, IndexError):  # the summary is of a part of a tensor, the value of all of it
             return None
 
     def first_element(self) -> str | None:

@@ -83,15 +83,15 @@ def joined(history: npt.NDArray[Any], points: int) -> npt.NDArray[Any]:
 def _from_values(session: SessionDir, tensor: str, form: Any) -> npt.NDArray[Any]:
     rows: list[tuple[Any, ...]] = []
     for debug_op in ("DebugIdentity", "DebugNanCount"):
-        for each in session.history(tensor, debug_op):
-            value = each["value"]
+        for *place, value in session.each_value(tensor, debug_op):
             health = (
                 Health.of_value(value)
                 if debug_op == "DebugIdentity"
-                else Health.of_nan_count(int(value.reshape(-1)[0]))
+                else Health.of_nan_count(int(np.reshape(value, -1)[0]))
             )
             if health is not None:
-                rows.append((*(each[name] for name in PLACE_COLUMNS), *health[: len(PILL_COLUMNS)]))
+                rows.append((*place, *health[: len(PILL_COLUMNS)]))
         if rows:
             break
-    return np.array(rows, form)
+    found = np.array(rows, form)
+    return found[np.argsort(found["timestamp"], kind="stable")]

@@ -139,6 +139,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--no-check", action="store_true", help="do not look for what is silently wrong in updates"
     )
+    how.add_argument(
+        "--no-compare",
+        action="store_true",
+        help="do not take checksums by which the ranks of a job are compared",
+    )
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing unless a value turns bad")
 
 

@@ -105,6 +105,7 @@ def script_options(
         stop=options.stop,
         skip_bad=options.skip_bad,
         budget=options.budget,
+        compare=not options.no_compare,
         interceptor=options.interceptor,
         fsync=options.fsync,
         joins=is_child,

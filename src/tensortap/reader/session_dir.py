@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from tensortap.wire.values import InconvertibleTensorProto
 
 __all__ = ["RunRef", "SessionDir"]
 
+
+_MOST_ROW_BYTES = (1 << 31) - 1 - 64
+"""NumPy has no larger elements, and there are four columns more."""
 
 _SETTLED_NS = 2_000_000_000
 """A directory that changed so long ago would tell if it had changed again: the clocks of file systems are coarse."""
@@ -221,10 +225,17 @@ class SessionDir:
         merged = np.concatenate(parts)
         return merged[np.argsort(merged["timestamp"], kind="stable")]
 
+    def each_value(self, tensor_name: str, debug_op: str) -> Iterator[tuple[int, int, int, int, Any]]:
+        """Task, run, step, timestamp and value of a tensor in every run; one value in memory at a time."""
+        for row, _ in self._records(self.runs, tensor_name, debug_op, None, _value_of):
+            yield row[0], row[1], row[2], row[3], row[4]
+
     def _values(self, tensor: str, debug_op: str, device: str | None) -> npt.NDArray[Any]:
         rows = [row for row, _ in self._records(self.runs, tensor, debug_op, device, _value_of)]
         forms = {(np.shape(row[-1]), np.asarray(row[-1]).dtype) for row in rows}
         shape, kind = forms.pop() if len(forms) == 1 else ((), np.dtype(object))
+        if kind.itemsize * math.prod(shape) > _MOST_ROW_BYTES:
+            shape, kind = (), np.dtype(object)
         places = [(name, history_dtype()[name]) for name in ("task", "run", "step", "timestamp")]
         values = np.empty(len(rows), np.dtype([*places, ("value", kind, shape)]))
         for place, row in enumerate(rows):

@@ -52,13 +52,15 @@ def arrived(case: Case) -> Cause | None:
             f"{int(out.elements)} elements.",
             advice="Look at its initialisation, or at the checkpoint it was loaded from.",
         )
-    for name, health in case.loaded:
+    for name, health, line in case.loaded:
         if health.is_bad:
+            where = f" at {line}" if line else ""
             return Cause(
                 "bad-input",
-                f"The data was bad when it came: {name}, which was loaded or came from another process, holds "
+                f"The data was bad when it came: {name}, which was loaded or came from another process{where}, holds "
                 f"{health.bad_counts} among {int(health.elements)} elements.",
-                advice="Look at the checkpoint or the file it was loaded from.",
+                advice="Look at the file it was loaded from. If it came from a worker of a data loader, try again with "
+                "num_workers=0: the line of the dataset that makes it is named then.",
             )
     return None
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 from tensortap.engines.jax.follow.pending import Pending
-from tensortap.engines.jax.taps.library import Library
+from tensortap.engines.jax.taps.library import Library, Memory
 
 __all__ = ["Looker"]
 
@@ -65,20 +65,32 @@ class Looker:
             del pending  # and what it keeps, before the next one is waited for
 
     def _look(self, pending: Pending) -> None:
-        results, memory = pending.results, pending.function.memory
-        if pending.is_told or memory is None:
-            return
+        group = (*pending.covered, pending)
+        try:
+            if pending.covered and not any(map(any, self._kinds_of_group(pending))):
+                for each in group:
+                    each.tell({})
+        except Exception:
+            log.debug("calls are looked at one by one", exc_info=True)
+        for each in group:
+            if not each.is_told:
+                self._look_at_one(each)
+        with self._told:
+            self._told.notify_all()
+
+    def _kinds_of_group(self, pending: Pending) -> Iterator[Sequence[int]]:
+        """Kinds of bad values in all that must be looked at of a call and those before it that show in it."""
+        for each in pending.covered:
+            if each.function.little:
+                little = [each.results[place] for place in each.function.little]
+                yield self._kinds_in(each.function.little_memory, little)
+        yield self._kinds_in(pending.function.memory, pending.results)
+
+    def _look_at_one(self, pending: Pending) -> None:
+        results = pending.results
         kinds: Sequence[int] = ()
         try:
-            for each in results:
-                each.block_until_ready()
-            # While these views are there, nobody can take the memory away: who gives an array away gets a copy of it.
-            views = [each._single_device_array_to_np_array_did_copy() for each in results]
-            addresses = [
-                view.ctypes.data if is_copy else each.unsafe_buffer_pointer()
-                for each, (view, is_copy) in zip(results, views, strict=True)
-            ]
-            kinds = self._library.look(memory, addresses)
+            kinds = self._kinds_in(pending.function.memory, results)
         except Exception:
             # Given away: then its verdict is queued. Or never made: then the program hears of that itself.
             if not pending.is_told and not self._has_failed and not _are_gone(results):
@@ -86,8 +98,18 @@ class Looker:
                 log.warning("Results could not be looked at.", exc_info=True)
         if not pending.is_told:
             pending.tell(dict(zip(pending.function.floats, kinds, strict=False)))
-        with self._told:
-            self._told.notify_all()
+
+    def _kinds_in(self, memory: Memory | None, results: Sequence[Any]) -> Sequence[int]:
+        assert memory is not None
+        for each in results:
+            each.block_until_ready()
+        # While these views are there, nobody can take the memory away: who gives an array away gets a copy of it.
+        views = [each._single_device_array_to_np_array_did_copy() for each in results]
+        addresses = [
+            view.ctypes.data if is_copy else each.unsafe_buffer_pointer()
+            for each, (view, is_copy) in zip(results, views, strict=True)
+        ]
+        return self._library.look(memory, addresses)
 
 
 def _are_gone(results: Sequence[Any]) -> bool:

@@ -32,6 +32,7 @@ class Pending:
         nbytes: of its arguments.
         verdict: kinds of bad values of each result that can be bad; an array that may not be there yet.
         found: the same, known; by place of the result.
+        covered: calls before it of which it is known that if their large results are bad, so are those of this one.
         is_shared: several processes execute it together. What one of them executes besides, all of them must, in the
             same order, or they wait for each other for ever.
     """
@@ -44,6 +45,7 @@ class Pending:
     nbytes: int
     verdict: Any = None
     found: Mapping[int, int] | None = None
+    covered: Sequence[Pending] = ()
     is_shared: bool = False
 
     @property
@@ -56,7 +58,7 @@ class Pending:
         found = {place: each for place, each in kinds.items() if each}
         if not found:
             self.call = replace(self.call, arguments=(), go_on=tuple)  # both keep the arguments
-        self.results = ()
+        self.results = self.covered = ()
         self.found = found
 
     def is_ready(self) -> bool:
@@ -65,7 +67,17 @@ class Pending:
             return True
         if self.verdict is not None:
             return bool(self.verdict.is_ready())
-        return all(each.is_deleted() or each.is_ready() for each in reversed(self.results))
+        return self.function.is_small and all(
+            each.is_deleted() or each.is_ready() for each in reversed(self.results)
+        )
+
+    def shows_in(self, later: Call) -> bool:
+        """Whether a later call of the same function would return something bad if this one had, in large results."""
+        telling, little = self.function.telling, self.function.little
+        if telling is None or later.jaxpr is not self.call.jaxpr:
+            return False
+        given = {id(later.arguments[place]) for place in telling.arguments}
+        return all(id(each) in given for place, each in enumerate(self.results) if place not in little)
 
     @property
     def can_be_read(self) -> bool:

@@ -37,6 +37,9 @@ _FEWEST = 2
 _SHARED = 2
 """So many calls that several processes execute together may be under way."""
 
+_GROUP = 4
+"""Calls that are looked at together: the large results of the last of them, and the little ones of all."""
+
 _MOST_SMALL = 64
 """Calls of single operations that are looked at together."""
 
@@ -50,6 +53,7 @@ class Sentinel:
         self._kept = 0
         self._budget = _memory_budget()
         self._looker: Looker | None = None
+        self._group: list[Pending] = []
 
     def look(self, function: Function, call: Call, results: Sequence[Any], step: int) -> None:
         """Have the results of a call looked at."""
@@ -66,8 +70,23 @@ class Sentinel:
             pending.is_shared = is_shared(results)
             _queue_verdict(pending)
         elif not function.is_small:
-            looker.look(pending)
+            self._look_at_large(pending)
         self._pending.append(pending)
+
+    def _look_at_large(self, pending: Pending) -> None:
+        """Hand a call on to be looked at, or wait for the next ones, if what is bad in it stays bad in them."""
+        if self._group and not self._group[-1].shows_in(pending.call):
+            self._hand_on()
+        self._group.append(pending)
+        if pending.function.telling is None or len(self._group) >= _GROUP or self._kept > self._budget:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        group, self._group = self._group, []
+        if group and self._looker is not None:
+            *before, last = group
+            last.covered = before
+            self._looker.look(last)
 
     def give_away(self, arrays: Sequence[Any]) -> None:
         """These are about to be destroyed, by a call that they are donated to: have them looked at before it."""
@@ -108,6 +127,8 @@ class Sentinel:
             self._small = small + self._small
         while self._pending:
             first = self._pending[0]
+            if wait:
+                self._hand_on()
             must = wait or (self._kept > self._budget and len(self._pending) > _FEWEST)
             if first.is_shared:  # after so many calls, in every process, however fast each is
                 must = wait or len(self._pending) > _SHARED
@@ -115,6 +136,8 @@ class Sentinel:
                     break
             if not must and not first.is_ready():
                 break
+            if first in self._group:
+                self._hand_on()
             self._pending.popleft()
             self._kept -= first.nbytes
             if self._looker is not None and not first.function.is_small:

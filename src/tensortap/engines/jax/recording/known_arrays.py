@@ -7,11 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.array import ArrayImpl
+from jax.sharding import SingleDeviceSharding
 
+from tensortap.engines.jax.dtypes import XLA_DTYPES
 from tensortap.engines.jax.naming import Named, argument_name
 from tensortap.engines.jax.program import Argument, Program
+from tensortap.engines.jax.recording.wishes import is_plain_summary
+from tensortap.engines.jax.taps.library import Memory, library
 from tensortap.engines.jax.tensors import TENSORS
 from tensortap.engines.observe.observation import Observation, RunPlan
+from tensortap.engines.observe.watching import Watching
 from tensortap.records import Node, TensorSpec
 
 __all__ = ["KnownArrays", "show_whole"]
@@ -120,6 +126,8 @@ class KnownArrays:
 
 def show_whole(plan: RunPlan, node: Node, array: Any) -> None:
     """Show a node whose value is there to whoever wants it, and keep it if it is bad."""
+    if plan.watching is not None and not plan.taps and _is_muted(plan.watching, node) and _is_finite(array):
+        return
     bad = plan.watching.bad if plan.watching is not None else None
     if bad is not None:
         bad.begin()
@@ -127,3 +135,23 @@ def show_whole(plan: RunPlan, node: Node, array: Any) -> None:
         tap(node, 0, array)
     if bad is not None:
         bad.look(node, [array], [], ())
+
+
+def _is_muted(watching: Watching, node: Node) -> bool:
+    """Whether nothing is recorded of a node as long as it is healthy."""
+    wanted = watching.wants(node, 0)
+    return wanted is not None and all(
+        is_plain_summary(op) and getattr(op, "mute_if_healthy", False) for op, _ in wanted
+    )
+
+
+def _is_finite(array: Any) -> bool:
+    """Whether there is surely nothing bad in an array: faster than its summary."""
+    native = library()
+    if native is None or type(array) is not ArrayImpl or type(array.sharding) is not SingleDeviceSharding:
+        return False
+    if array.dtype.name not in XLA_DTYPES or array.is_deleted():
+        return False
+    array.block_until_ready()
+    memory = Memory([array.dtype.name], [array.size])
+    return not any(native.look(memory, [array.unsafe_buffer_pointer()], alone=True))

@@ -15,7 +15,7 @@ from tensortap.engines.jax.tensors import TENSORS
 from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.ops.debug_ops import DebugNumericSummary
 
-__all__ = ["wishes_for"]
+__all__ = ["is_plain_summary", "wishes_for"]
 
 
 def wishes_for(
@@ -36,7 +36,7 @@ def wishes_for(
         elif watching is not None:
             wanted = watching.wants(node, site.slot)
             if wanted:
-                only_pills = all(_is_plain_summary(op) for op, _ in wanted)
+                only_pills = all(is_plain_summary(op) for op, _ in wanted)
                 only_bad = only_bad and all(getattr(op, "mute_if_healthy", False) for op, _ in wanted)
                 if only_pills and not site.is_float:
                     continue  # an integer is never bad: its numbers would cost as much as those of a float
@@ -56,7 +56,8 @@ def wishes_for(
     return Wishes(frozenset(taps.items()), frozenset(feeds.items())), only_bad
 
 
-def _is_plain_summary(op: Any) -> bool:
+def is_plain_summary(op: Any) -> bool:
+    """Whether a debug op is a summary without bounds, as taps make them."""
     return (
         type(op) is DebugNumericSummary
         and not math.isfinite(op.lower_bound)

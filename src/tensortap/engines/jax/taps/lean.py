@@ -8,10 +8,11 @@ look. When only bad tensors are to be recorded, that is enough to know that ther
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from tensortap.engines.jax.program import Op, Program, Site
+from tensortap.engines.jax.program import Argument, Op, Program, Site, Value
 
-__all__ = ["enough"]
+__all__ = ["Telling", "enough", "telling"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -40,6 +41,47 @@ def enough(program: Program, wanted: Iterable[int]) -> frozenset[int]:
     return frozenset(number for number in wanted if number not in shown)
 
 
+@dataclass(frozen=True)
+class Telling:
+    """What tells whether the results of a program are good.
+
+    Attributes:
+        results: places of the results that must be looked at. Of Adam's state the first moments need not be, for
+            example: what is bad in them is bad in the parameters.
+        arguments: places of arguments that show in these: if one is bad, so is one of the results.
+    """
+
+    results: frozenset[int]
+    arguments: frozenset[int]
+
+
+def telling(program: Program) -> Telling:
+    """What tells whether the results of a program are good."""
+    results = {value.number for value in program.outputs if isinstance(value, Site)}
+    shown: set[int] = set()  # what shows in a result
+    arguments: set[int] = set()
+    for op in reversed(program.ops):
+        if op.loops or not _shows(op) or not all(_is_filled(site) for site in op.outs):
+            continue
+        if any(site.number in shown or site.number in results for site in op.outs):
+            shown.update(value.number for value in _operands(op) if value.is_float)
+            arguments.update(
+                value.place for value in _given(op) if isinstance(value, Argument) and not value.is_constant
+            )
+    return Telling(
+        frozenset(
+            place
+            for place, value in enumerate(program.outputs)
+            if not isinstance(value, Site) or value.number not in shown
+        ),
+        frozenset(arguments),
+    )
+
+
+def _is_filled(site: Site) -> bool:
+    return all(site.spec.shape)
+
+
 def _shows(op: Op) -> bool:
     """Whether badness of the inputs stays to be seen in the output."""
     if op.primitive == "integer_pow" and not float(op.attributes.get("y", -1)) > 0:
@@ -50,5 +92,8 @@ def _shows(op: Op) -> bool:
 
 
 def _operands(op: Op) -> list[Site]:
-    inputs = op.inputs if op.primitive in _ALL_OPERANDS else op.inputs[:1]
-    return [value for value in inputs if isinstance(value, Site)]
+    return [value for value in _given(op) if isinstance(value, Site)]
+
+
+def _given(op: Op) -> tuple[Value, ...]:
+    return op.inputs if op.primitive in _ALL_OPERANDS else op.inputs[:1]
