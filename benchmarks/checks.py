@@ -2,7 +2,8 @@
 
 A block is the first so many steps of a program, whose updates are looked at as in `tensortap run`: 0 to 10, 20, 30, …
 So short blocks show the dear beginning, longer ones what a training pays. Blocks with and without take turns in one
-process on one model. The last columns are what one update costs that is looked at, and one that is not.
+process on one model, now the one first and now the other. Of each step of a block the fastest of all rounds counts; the
+ratio is that of their sums. The last columns are what one update costs that is looked at, and one that is not.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from overhead import CLEANERS, FLOATS, open_dump
 from workloads import WORKLOADS
 
 from tensortap.engines.torch.updates import UpdateCollector
+from tensortap.sink.retention import is_sample
 from tensortap.store.updates import UpdateLog
 
 
-def block(running: Any, workload: Any, steps: int, program: Any | None) -> tuple[float, list[float]]:
-    """Seconds of all steps, and of each; with updates looked at if there is a program."""
+def block(running: Any, workload: Any, steps: int, program: Any | None) -> list[float]:
+    """Seconds of each step, of all threads; with updates looked at if there is a program."""
     times = []
     with tempfile.TemporaryDirectory() as folder:
         log = UpdateLog(Path(folder))
-        began = time.process_time()
         collector = None if program is None else UpdateCollector(program, lambda: len(times), log.add)
         for _ in range(steps):
             before = time.process_time()
@@ -36,11 +37,10 @@ def block(running: Any, workload: Any, steps: int, program: Any | None) -> tuple
             times.append(time.process_time() - before)
         if collector is not None:
             collector.close()
-        total = time.process_time() - began
         log.close()
     for clean in CLEANERS:
         clean()
-    return total, times
+    return times
 
 
 def main() -> None:
@@ -59,19 +59,20 @@ def main() -> None:
             program = running.engine_session().program
             block(running, workload, 4, None)
             block(running, workload, 4, program)
-            plain, checked, ratios, looked, other = [], [], [], [], []
-            for _ in range(options.rounds):
-                without, single = block(running, workload, options.steps, None)
-                with_checks, each = block(running, workload, options.steps, program)
-                plain.append(without / options.steps)
-                checked.append(with_checks / options.steps)
-                ratios.append(with_checks / without)
-                usual = statistics.median(single)
-                looked.append(statistics.median(each[:10]) - usual)
-                other.append(statistics.median(each[11:20]) - usual)
+            times: dict[bool, list[list[float]]] = {False: [], True: []}
+            for number in range(options.rounds):
+                for has_checks in (bool(number % 2), not number % 2):
+                    each = block(running, workload, options.steps, program if has_checks else None)
+                    times[has_checks].append(each)
+            plain, checked = ([min(step) for step in zip(*times[way], strict=True)] for way in (False, True))
+            more = [with_checks - without for with_checks, without in zip(checked, plain, strict=True)]
+            looked = [each for count, each in enumerate(more) if is_sample(count)]
+            other = [each for count, each in enumerate(more) if not is_sample(count)]
             print(
-                f"{name:9} {min(plain) * 1e3:8.2f}ms {min(checked) * 1e3:8.2f}ms {statistics.median(ratios):7.3f}"
-                f" {statistics.median(looked) * 1e3:+8.2f}ms {statistics.median(other) * 1e6:+7.0f}µs"
+                f"{name:9} {statistics.mean(plain) * 1e3:8.2f}ms {statistics.mean(checked) * 1e3:8.2f}ms"
+                f" {sum(checked) / sum(plain):7.3f}"
+                f" {statistics.median(looked) * 1e3:+8.2f}ms {statistics.median(other) * 1e6:+7.0f}µs",
+                flush=True,
             )
 
 

@@ -169,6 +169,7 @@ CASES = {
     ),
     # compiled
     "only-compiled": lambda: cause("executable", [NAN], arguments={"repeats": True}),
+    "not-looked-inside": lambda: cause("executable", [NAN]),
     "not-repeated": lambda: cause("executable", [NAN], arguments={"repeats": False}),
     # reduction
     "masked-target": lambda: cause("aten::nll_loss_forward", INF, LOG_PROBABILITIES),

@@ -361,7 +361,7 @@ class Case:
             return None
         try:
             return np.broadcast_to(value, self.out.shape)[index]
-        except ValueError:
+        except (ValueError, IndexError):  # the summary is of a part of a tensor, the value of all of it
             return None
 
     def first_element(self) -> str | None:

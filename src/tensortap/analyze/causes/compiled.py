@@ -9,9 +9,17 @@ __all__ = ["only_together"]
 
 
 def only_together(case: Case) -> Cause | None:
-    """What a program returned whose operations were executed again, one by one, and are good."""
+    """What a program returned whose operations were executed again, one by one, and are good, or could not be."""
     if case.node.op_type != "executable":
         return None
+    if "repeats" not in case.node.attributes:
+        return Cause(
+            "not-looked-inside",
+            "The call returned it. Its operations could not be looked at: a shard_map over some axes of a mesh, for "
+            "example, takes no taps.",
+            advice="Put jax.debug.print or jax.debug.callback around the operations you suspect, or name all axes of "
+            "the mesh in the shard_map.",
+        )
     if str(case.node.attributes.get("repeats")) not in ("True", "1"):
         return Cause(
             "not-repeated",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.errors import NotThereError
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Evidence", "RunsNotRead", "evidence_of", "evidence_of_updates"]
 
+T = TypeVar("T")
+
 MOST_RUNS = 24
 """That are looked at of one task: the first ones, and the last."""
+
+ENOUGH_TENSORS, FEW_RUNS = 30_000, 4
+"""Of large runs fewer are looked at: no more once they have so many tensors, but so many runs in any case. A program
+that repeats itself shows nothing new in the others, and each takes seconds."""
 
 
 class RunsNotRead(NotThereError):
@@ -126,7 +132,12 @@ def evidence_of(
     of_task: dict[int, list[RunFacts]] = {}
     runs = sorted(session.runs, key=lambda run: (run.index, run.timestamp))
     chosen = runs if len(runs) <= MOST_RUNS else [*runs[: MOST_RUNS // 2], *runs[-MOST_RUNS // 2 :]]
-    for run in chosen:
+    root = Path(session.root)
+    tasks = tasks_with_updates(root)
+    looked_at, tensors = 0, 0
+    for run in _from_both_ends(chosen):
+        if looked_at >= FEW_RUNS * max(len(tasks), 1) and tensors >= ENOUGH_TENSORS * max(len(tasks), 1):
+            break
         facts = known.get(run.name)
         if facts is None:
             try:
@@ -135,9 +146,22 @@ def evidence_of(
                 facts = known[run.name] = facts_of_dump(run.open(validate=False))
             except (OSError, ValueError):
                 continue
+        looked_at, tensors = looked_at + 1, tensors + len(facts.times)
         of_task.setdefault(facts.info.task, []).append(facts)
     for gone in set(known) - {run.name for run in chosen}:
         del known[gone]
-    root = Path(session.root)
-    for task in sorted({*of_task, *tasks_with_updates(root)}):
-        yield Evidence(task, read_updates(root, task), of_task.get(task, []))
+    for task in sorted({*of_task, *tasks}):
+        looked = sorted(of_task.get(task, ()), key=lambda facts: (facts.info.index, facts.info.timestamp))
+        yield Evidence(task, read_updates(root, task), looked)
+
+
+def _from_both_ends(runs: Sequence[T]) -> Iterator[T]:
+    """The first, the last, the second, and so on.
+
+    >>> list(_from_both_ends([1, 2, 3, 4, 5]))
+    [1, 5, 2, 4, 3]
+    """
+    for place in range((len(runs) + 1) // 2):
+        yield runs[place]
+        if place < len(runs) // 2:
+            yield runs[-1 - place]

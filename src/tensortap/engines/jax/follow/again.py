@@ -87,18 +87,19 @@ class Again:
             bad = {place: kinds for place, kinds in bad.items() if isinstance(outputs[place], Site)}
             if bad and not is_found and not pending.is_shared:
                 with self._run(step, circumstances) as recorder:
-                    recorder.look_op_by_op(pending.call)
-                    is_found = recorder.found_bad
-                    if not is_found:
-                        recorder.look_at_results(pending.call, bad, _repeats(pending.call))
-                log.warning(
-                    "%s returned NaN or infinities at step %d. Executed once more, with taps, it did not%s",
-                    pending.function.name,
-                    pending.step,
-                    ", but it did operation by operation."
-                    if is_found
-                    else "; nor did any operation, executed one by one.",
-                )
+                    told = "Executed once more, with taps, it did not; nor did any operation, executed one by one."
+                    try:
+                        recorder.look_op_by_op(pending.call)
+                        if recorder.found_bad:
+                            told = "Executed once more, with taps, it did not, but it did operation by operation."
+                        else:
+                            recorder.look_at_results(pending.call, bad, _repeats(pending.call))
+                    except Exception:
+                        log.debug("cannot be executed operation by operation", exc_info=True)
+                        told = "Its operations could be looked at neither with taps nor one by one."
+                        recorder.look_at_results(pending.call, bad, None)
+                name = pending.function.name
+                log.warning("%s returned NaN or infinities at step %d. %s", name, pending.step, told)
         finally:
             self._session.global_step = before
 

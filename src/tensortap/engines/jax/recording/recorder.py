@@ -129,13 +129,13 @@ class Recorder:
         with calls.unheard():
             self._showing.show(Executed(program, named, again(wishes), only_bad, again))
 
-    def look_at_results(self, call: Call, bad: Mapping[int, int], repeats: bool) -> None:
+    def look_at_results(self, call: Call, bad: Mapping[int, int], repeats: bool | None) -> None:
         """Show that a call has returned something bad of which nothing is known but that.
 
         Args:
             call: with the arguments that were kept.
             bad: kinds of bad values by place of the result.
-            repeats: whether its own executable returns that again.
+            repeats: whether its own executable returns that again; None if its operations could not be executed.
         """
         program = self._programs.of(call.jaxpr)
         paths = [clean_name(path) for path in output_paths(program)]
@@ -147,7 +147,7 @@ class Recorder:
                 f"{program.name or 'program'}/result/{path}".rstrip("/"),
                 "executable",
                 outputs=(TENSORS.spec_of(examples),),
-                attributes={"repeats": repeats},
+                attributes={} if repeats is None else {"repeats": repeats},
                 stack=stack[:1],
                 phase="forward",
             )
