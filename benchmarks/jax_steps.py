@@ -149,7 +149,7 @@ def measure(name, steps, rounds, directory):
 
     def sentinel():
         with Followed():
-            guarded(start, batch)  # the program is looked through, and a directory made: once per program
+            jax.block_until_ready(guarded(start, batch))  # the program is looked through: once per program
             return timed(loop(guarded))
 
     session = tt.jax.Session(jax.jit(step), start)

@@ -3,7 +3,7 @@ import { createContext } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
 import type { Client } from "../api/client";
 import type { State } from "../api/types";
-import { type Params, addressOf, go } from "./router";
+import { type Params, addressOf, go, parse } from "./router";
 
 export interface Context {
   client: Client;
@@ -28,8 +28,9 @@ export function useAddress(): (view: string, params?: Params) => string {
 
 /** Change some parameters of this view. */
 export function useParams(): (changes: Params, replace?: boolean) => void {
-  const { job, view, params } = useHere();
-  return (changes, replace = true) => go(addressOf(job, view, { ...params, ...changes }), replace);
+  const { job, view } = useHere();
+  // Of the address as it is now: two changes may come before the page is drawn again.
+  return (changes, replace = true) => go(addressOf(job, view, { ...parse(location.hash).params, ...changes }), replace);
 }
 
 export interface Loaded<A> {
