@@ -44,6 +44,10 @@ class Look:
 
     Args:
         parameters: all that are looked at.
+        room: of another look that is over, to be used again.
+
+    Attributes:
+        room: where samples are.
 
     >>> weight = torch.ones(4, requires_grad=True)
     >>> weight.sum().backward()
@@ -53,10 +57,14 @@ class Look:
     (0.25, 0.75)
     """
 
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
+    def __init__(self, parameters: list[torch.Tensor], room: np.ndarray[Any, Any] | None = None) -> None:
         self._parameters = parameters
         self._most = max(_FEWEST, min(MOST_ELEMENTS, _MOST_IN_ALL // max(1, len(parameters))))
-        self._values = np.empty(3 * self._most * len(parameters), np.float64)
+        wanted = 3 * self._most * len(parameters)
+        # Fresh memory of the kernel's is dearer than all that is written there.
+        self.room = self._values = (
+            np.empty(wanted, np.float64) if room is None or len(room) < wanted else room
+        )
         self._places = np.zeros((len(parameters), _COLUMNS), np.int64)
         self._end = 0
         self._take(_BEFORE)
