@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensortap.engines.torch.updates.looks import Look
+from tensortap.engines.torch.updates.looks import Look, Room
 from tensortap.engines.torch.updates.rows import rows_differ
 from tensortap.engines.torch.values import dtype_name, shape_of
 from tensortap.records import ParameterUpdate
@@ -60,7 +60,7 @@ class KnownParameters:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
-        self._room: Any = None
+        self._room: Room | None = None
 
     def look(self, parameters: list[torch.Tensor]) -> Look:
         """Take samples; what was taken before is gone then."""
