@@ -5,6 +5,7 @@ What compiled code returns never changes. State that a step was given by the one
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -22,10 +23,13 @@ class KnownGood:
 
     def add(self, arrays: Iterable[Any]) -> None:
         """These are good."""
-        references = self._references
         for each in arrays:
             if isinstance(each, jax.Array):
-                references[id(each)] = weakref.ref(each, lambda _, key=id(each): references.pop(key, None))  # type: ignore[misc]
+                key = id(each)
+                self._references[key] = weakref.ref(each, functools.partial(self._forget, key))
+
+    def _forget(self, key: int, _: object) -> None:
+        self._references.pop(key, None)
 
     def __contains__(self, array: object) -> bool:
         reference = self._references.get(id(array))

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from tensortap.engines.jax import calls
-from tensortap.engines.jax.program import Program, Site
 from tensortap.engines.jax.known_good import KnownGood
+from tensortap.engines.jax.program import Program, Site
 from tensortap.engines.jax.taps import portable
 from tensortap.engines.jax.taps.kinds import CHECK, PILL
 from tensortap.engines.jax.taps.lean import enough

@@ -129,9 +129,9 @@ class KnownArrays:
 
 def show_whole(plan: RunPlan, node: Node, array: Any, is_good: bool = False) -> None:
     """Show a node whose value is there to whoever wants it, and keep it if it is bad."""
-    if plan.watching is not None and not plan.taps and _is_muted(plan.watching, node):
-        if is_good or _is_finite(array):
-            return
+    is_muted = plan.watching is not None and not plan.taps and _is_muted(plan.watching, node)
+    if is_muted and (is_good or _is_finite(array)):
+        return
     bad = plan.watching.bad if plan.watching is not None else None
     if bad is not None:
         bad.begin()

@@ -1,9 +1,9 @@
 """Divisors that need not be looked at, because what they are made of lies within bounds.
 
-A NaN in a divisor shows in the quotient; an infinity does not. A tap on a large divisor, which XLA would otherwise never
-write to memory (Adam's `sqrt(nu / c) + eps`), costs more than all others. But if the results of the program that it is
-made of are small enough, and the numbers it is divided by not too small, it cannot be infinite: these are in memory
-anyway. Who finds something beyond its bounds has found nothing bad, and looks at everything.
+A NaN in a divisor shows in the quotient; an infinity does not. A large divisor, which XLA would otherwise never write
+to memory (Adam's `sqrt(nu / c) + eps`), has to be written if somebody looks at it. But if the results of the program
+that it is made of are small enough, and the numbers it is divided by not too small, it cannot be infinite: these are in
+memory anyway. Who finds something beyond its bounds has found nothing bad, and looks at everything.
 """
 
 from __future__ import annotations

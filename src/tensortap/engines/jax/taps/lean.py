@@ -33,9 +33,7 @@ _FIRST_OPERAND = frozenset(["div", "integer_pow", "pad", "scatter-add"])
 """Operations whose result is bad if what they are given first is."""
 
 
-def enough(
-    program: Program, wanted: Iterable[int], with_bounds: bool = True
-) -> Mapping[int, Bounds | None]:
+def enough(program: Program, wanted: Iterable[int], with_bounds: bool = True) -> Mapping[int, Bounds | None]:
     """What must be looked at to know that all of the wanted sites are good.
 
     Args:

@@ -89,9 +89,7 @@ def bad_kinds(*arrays: Any) -> Any:
     return call(*arrays)
 
 
-def new_tap(
-    var: Any, number: int, kind: int, native: bool, beside: Any, bounds: Bounds | None = None
-) -> Any:
+def new_tap(var: Any, number: int, kind: int, native: bool, beside: Any, bounds: Bounds | None = None) -> Any:
     """The equation of a tap, in the circumstances of another equation."""
     parameters = {"number": number, "kind": kind, "native": native, "bounds": bounds}
     return core.new_jaxpr_eqn([var], [], tap_p, parameters, {TAP_EFFECT}, beside.source_info, beside.ctx)
