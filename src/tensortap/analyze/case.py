@@ -305,7 +305,7 @@ class Case:
         executions = [] if self._facts is None else self._facts.executions.get(self.finding.tensor, ())
         for number, each in enumerate(executions, start=1):
             if each.health is not None and each.health.is_bad:
-                return f"It was execution {number} of {len(executions)} in this run, as in a loop."
+                return f"It was execution {number} of {len(executions)} in this run."
         return None
 
     def done_in_one(self) -> str | None:
