@@ -156,7 +156,7 @@ class Case:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the result was not meant to be used: it, or what it is the gradient of, is not chosen by a `where`."""
+        """Whether the result was not meant to be used: a `where` does not choose it, or what it belongs to."""
         return self._facts is not None and is_hidden(self._facts, self.node, self.finding.tensor)
 
     @property

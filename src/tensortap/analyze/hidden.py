@@ -1,7 +1,7 @@
 """What a `where` hides: values that it does not choose, whose gradients come back all the same.
 
-To what is not chosen, `where` hands back a gradient of zero. If the derivative there is infinite, or there is none, zero
-times that is NaN. So the signs of it are a NaN among the gradients that was made of something bad and of zeros, and
+To what is not chosen, `where` hands back a gradient of zero. If the derivative there is infinite, or there is none,
+zero times that is NaN. The signs of it are a NaN among the gradients that was made of something bad and of zeros, and
 zeros that a `where` among the gradients has put there; or a bad value that gets no further than to a `where`.
 """
 
@@ -48,7 +48,7 @@ def _ends_at_choices(facts: RunFacts, tensor: str) -> bool:
 
 
 def _makes_what_is_hidden(facts: RunFacts, node: Node) -> bool:
-    """Whether the good result of a node is made into something bad that is hidden, as if a norm of zero is divided by."""
+    """Whether the good result of a node is made into something bad that is hidden: a norm is divided by."""
     pending = facts.outputs_of(node)
     for _ in range(_FARTHEST):
         if not pending:
