@@ -35,7 +35,7 @@ class _Gate(ctypes.Structure):
 class GuardedCalls:
     """Has calls of models looked at in C, until it is removed.
 
-    The compiler knows PyTorch's way to call a module, and not this one, which therefore goes when something is compiled,
+    The compiler knows PyTorch's way to call a module, and not this one: so it goes when something is compiled,
     and does not come back.
 
     Args:
