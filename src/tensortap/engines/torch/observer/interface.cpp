@@ -335,4 +335,4 @@ EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
 
 EXPORT void tt_free_block(void* block, int64_t size) { pool().give_back(block, size_t(size)); }
 
-#include "module_calls.h"
+#include "guarded_calls.h"
