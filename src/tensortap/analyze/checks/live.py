@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.checks import CheckFinding, check_session, check_updates
+from tensortap.errors import TensortapError
 from tensortap.reader import SessionDir
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ SHARE = 0.05
 """Of the time that passes, how much of it runs may be read for beside a program; what updates show is always told."""
 
 
-class Abandoned(BaseException):
-    """A look is given up in the middle, because a whole one follows; no rule may take it for a fault of its own."""
+class Abandoned(TensortapError):
+    """A look is given up in the middle, between two rules, because a whole one follows."""
 
 
 class LiveChecks:
