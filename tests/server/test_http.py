@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import re
 import socket
+import threading
 import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
+from starlette.responses import JSONResponse
 
 from tensortap.records import Frame, Node, TensorSpec
 from tensortap.server import DebugServer
@@ -228,3 +230,24 @@ def test_every_route_is_documented():
         assert re.search(rf"`{method} {re.escape(route)}`", page), (
             f"{method} {route} is not in docs/server.md"
         )
+
+
+def test_whoever_ends_the_server_reads_nothing_of_the_requests_that_this_cuts_off(
+    tmp_path, monkeypatch, caplog
+):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(request):
+        begun.set()
+        go_on.wait(patient(20))
+        return JSONResponse({})
+
+    monkeypatch.setattr("tensortap.server.http.routes", lambda server: [("GET", "/slow", slow)])
+    with DebugServer(tmp_path) as running:
+        asking = threading.Thread(target=http, args=(running, "/slow"))
+        asking.start()
+        assert begun.wait(patient(10))
+    go_on.set()
+    asking.join(patient(10))
+    assert not asking.is_alive()
+    assert caplog.messages == []

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tensortap.analyze.facts import phase_of
 from tensortap.analyze.findings import Finding, InputHealth
 from tensortap.analyze.health import Health, number_text
+from tensortap.analyze.hidden import is_hidden
 from tensortap.analyze.operands import operand
 from tensortap.analyze.steps_in_one import first_bad_step
 from tensortap.analyze.vocabulary import vocabulary_of
@@ -152,6 +153,11 @@ class Case:
             return None
         health = self._facts.health_behind(forward.inputs[0])
         return None if health is None else (forward.inputs[0], health)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the result was not meant to be used: a `where` does not choose it, or what it belongs to."""
+        return self._facts is not None and is_hidden(self._facts, self.node, self.finding.tensor)
 
     @property
     def unread_before(self) -> list[str]:
@@ -299,7 +305,7 @@ class Case:
         executions = [] if self._facts is None else self._facts.executions.get(self.finding.tensor, ())
         for number, each in enumerate(executions, start=1):
             if each.health is not None and each.health.is_bad:
-                return f"It was execution {number} of {len(executions)} in this run, as in a loop."
+                return f"It was execution {number} of {len(executions)} in this run."
         return None
 
     def done_in_one(self) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes import KINDS, RULES
+from tensortap.analyze.causes.gradient import with_hiding
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
             continue
         cause = entry.tell(case)
         if cause is not None:
-            return _with_element(cause, case, entry.is_elementwise)
+            return _with_element(with_hiding(cause, case), case, entry.is_elementwise)
     return _with_element(_unrecognised(case), case, False)
 
 

@@ -31,7 +31,7 @@ from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.budget import Budget, limit_from_environment
 from tensortap.sink.file import FileSink
 from tensortap.sink.queue import shared_queue
-from tensortap.sink.retention import Keeper, RetainedSink, Retention, is_sample
+from tensortap.sink.retention import DiscardableSink, Keeper, RetainedSink, Retention, is_sample
 from tensortap.store.updates import UpdateLog
 from tensortap.watch.match import watch_run
 from tensortap.watch.options import WatchOptions
@@ -365,8 +365,8 @@ class _ListeningSink(RetainedSink):
         keep: bool,
         index: int,
     ) -> None:
-        super().__init__(keeper, lambda: self._opened(open_file))
         self._watch = watch
+        super().__init__(keeper, open_file)
         self._alarm = alarm
         self._index = index
         self._is_suspected = False
@@ -377,8 +377,8 @@ class _ListeningSink(RetainedSink):
             self._fired = True
             self._to_file()
 
-    def _opened(self, open_file: Callable[[], FileSink]) -> FileSink:
-        file = open_file()
+    def _opened(self) -> DiscardableSink:
+        file = super()._opened()
         self._watch.seen.kept.append(file.counts)
         return file
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -66,6 +67,7 @@ class HttpServer:
             timeout_graceful_shutdown=2,
         )
         self._uvicorn = uvicorn.Server(config)
+        logging.getLogger("uvicorn.error").addFilter(_is_no_end)
         self._thread = threading.Thread(target=self._run, name="tensortap-http", daemon=True)
 
     def start(self) -> None:
@@ -86,6 +88,12 @@ class HttpServer:
 
     def _run(self) -> None:
         asyncio.run(self._uvicorn.serve(sockets=[self._socket]))
+
+
+def _is_no_end(record: logging.LogRecord) -> bool:
+    """False for what is said of requests that the end of the server cuts off: whoever ends it knows."""
+    cut_off = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cut_off and "graceful shutdown" not in str(record.msg)
 
 
 def make_app(server: DebugServer | Viewer, pages: PageApi | None = None) -> Any:

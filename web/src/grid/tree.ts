@@ -22,7 +22,14 @@ interface Branch {
 const OPEN_ROWS = 60;
 const FEW_ROWS = 8;
 
-export function filtered(grid: Grid, filter: { name: string; phase: string; dtype: string; bad: boolean }): number[] {
+export interface Filter {
+  name: string;
+  phase: string;
+  dtype: string;
+  bad: boolean;
+}
+
+export function filtered(grid: Grid, filter: Filter): number[] {
   const wanted = filter.name.toLowerCase();
   const found: number[] = [];
   grid.tensors.forEach((name, place) => {

@@ -54,7 +54,7 @@ RULES: Sequence[Rule] = (
     rule(
         "div mul reciprocal pow rsqrt masked_fill distance_backward sqrt_backward rsqrt_backward",
         gradient.gradient_at_zero,
-        _AT_ZERO,
+        f"division-by-zero {_AT_ZERO}",
         is_elementwise=True,
     ),
     rule(

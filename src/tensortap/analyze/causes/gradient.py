@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes.words import count
 from tensortap.analyze.findings import Cause
 
-__all__ = ["equal_values", "gradient_at_zero"]
+__all__ = ["equal_values", "gradient_at_zero", "with_hiding"]
 
 
 def equal_values(case: Case) -> Cause | None:
@@ -42,12 +44,13 @@ def gradient_at_zero(case: Case) -> Cause | None:
             "The gradient of a standard deviation is not defined where all values are equal",
         ),
         "pow": ("power-gradient-at-zero", "The gradient of this power is infinite at 0"),
+        "div": ("division-by-zero", "The gradient of a division is infinite where the divisor is 0"),
         "acos": ("acos-gradient-at-one", "The gradient of acos is infinite at ±1"),
         "asin": ("asin-gradient-at-one", "The gradient of asin is infinite at ±1"),
         "acosh": ("acosh-gradient-at-one", "The gradient of acosh is infinite at 1"),
         "atanh": ("atanh-gradient-at-one", "The gradient of atanh is infinite at ±1"),
     }
-    if forward not in stories or not case.out.is_bad:
+    if forward not in stories or not case.out.is_bad or (forward == "div" and case.op != "pow"):
         return None
     zeros = [
         (tensor.tensor, tensor.health)
@@ -60,7 +63,7 @@ def gradient_at_zero(case: Case) -> Cause | None:
         return None
     kind, sentence = stories[forward]
     behind = case.forward_input
-    if behind is not None and behind[1].zero:
+    if behind is not None and behind[1].zero and forward != "div":  # whose first input is what is divided
         zeros = [(f"its input {behind[0]}", behind[1])]
     if zeros:
         name, health = zeros[0]
@@ -69,7 +72,21 @@ def gradient_at_zero(case: Case) -> Cause | None:
     if first is not None and first.zero and case.out.nan:
         sentence += "; the gradient that arrives there is 0, and 0/0 is NaN"
     advice = f"Add a small epsilon inside, or give {case.api('where')} a safe value in both branches."
-    if case.has_api("double_where") and case.maker_of(case.arguments[0]) == "where":
-        sentence += f"; {case.api('where')} hides the value there, but not its gradient"
-        advice = f"Give {forward} a safe value where it is not wanted, inside and outside: {case.api('double_where')}."
     return Cause(kind, sentence + ".", advice=advice)
+
+
+_SAFE = {"acos": "0.0", "asin": "0.0", "atanh": "0.0", "acosh": "2.0", "exp": "0.0", "expm1": "0.0"}
+"""What can be given to an operation without harm, where 1.0 cannot."""
+
+
+def with_hiding(cause: Cause, case: Case) -> Cause:
+    """The cause, and that what it speaks of was not meant to be used: a choice hides it, but not its gradient."""
+    if not case.has_api("double_where") or not case.is_hidden:
+        return cause
+    op, word = case.forward_op or case.op, case.forward_word or case.word
+    remedy = case.api("double_where").format(safe=_SAFE.get(op, "1.0"))
+    return replace(
+        cause,
+        sentence=f"{cause.sentence.rstrip('.')}; {case.api('where')} hides the value there, but not its gradient.",
+        advice=f"Give {word} a safe value where its result is not wanted, inside and outside: {remedy}.",
+    )

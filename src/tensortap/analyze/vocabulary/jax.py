@@ -84,7 +84,7 @@ JAX = Vocabulary(
     _NUMBERS,
     re.compile("psum|all_gather|reduce_scatter|ppermute|all_to_all"),
     api={
-        "double_where": "jnp.where(ok, f(jnp.where(ok, x, 1.0)), 0.0)",
+        "double_where": "jnp.where(ok, f(jnp.where(ok, x, {safe})), 0.0)",
         "lowest": "jnp.finfo(dtype).min",
         "pseudo_inverse": "jnp.linalg.pinv",
         "where": "jnp.where",
