@@ -197,7 +197,9 @@ def main() -> None:
     parser.add_argument("forms", nargs="*", choices=[*FORMS, []], help="all of them by default")
     parser.add_argument("--rounds", type=int, default=5)
     for name, size in SIZES.items():
-        parser.add_argument(f"--{name}", type=int, default=size, help="of the model or its input (%(default)s)")
+        parser.add_argument(
+            f"--{name}", type=int, default=size, help="of the model or its input (%(default)s)"
+        )
     parser.add_argument("--without", metavar="OPTION", help="compare with this option of `tensortap run`")
     parser.add_argument("--pipes", nargs=2, help="be one such program, commanded through these pipes")
     options = parser.parse_args()
@@ -209,7 +211,9 @@ def main() -> None:
         return
     print("form        plain, ms  thread   wall   first, s  watched, s")
     for form in options.forms or FORMS:
-        found = measured(form, options.rounds, options.without, [f"--{name}={size}" for name, size in sizes.items()])
+        found = measured(
+            form, options.rounds, options.without, [f"--{name}={size}" for name, size in sizes.items()]
+        )
         ratios = f"{found['thread']:7.2f} {found['wall']:6.2f}"
         plain, watched = found["first"]
         print(f"{form:10} {found['plain']:10.1f} {ratios} {plain:10.1f} {watched:11.1f}", flush=True)
