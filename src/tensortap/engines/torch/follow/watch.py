@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, Protocol
 
 __all__ = ["Watch"]
@@ -14,6 +15,10 @@ class Watch(Protocol):
     @property
     def options(self) -> Any:
         """`interceptor` and `stop`."""
+
+    @property
+    def root(self) -> Path:
+        """The session directory."""
 
     @property
     def hooks(self) -> list[Any]:

@@ -69,7 +69,7 @@ def _told(leaf: torch.Tensor, stray: _Stray) -> StrayTensor:
 
 
 def _find_holders(strays: list[tuple[torch.Tensor, _Stray]], modules: Mapping[str, nn.Module]) -> None:
-    """Find out where modules hold tensors that are no parameters of theirs: in an attribute, a list, or a module in a list.
+    """Find out where modules hold tensors that are no parameters of theirs: an attribute, a list, a module in a list.
 
     All in one go and once for each: under FSDP2 every whole weight is one of them, and a large model has many modules.
     """
