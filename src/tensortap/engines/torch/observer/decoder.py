@@ -146,7 +146,11 @@ class Decoder:
         library, handle, observation = self._library, self._handle, run.observation
         if error is not None:
             observation.failed = self._nodes.failure(error)
-        observation.nodes = self._nodes.executed()  # type: ignore[assignment]  # nobody adds to it any more
+        executed = self._nodes.executed()
+        if run.plan.traced:  # whoever measures it holds the list
+            observation.nodes[:] = executed
+        else:
+            observation.nodes = executed  # type: ignore[assignment]  # nobody adds to it any more
         self._records.tell_of_bad(observation)
         observation.unrecorded = library.tt_unrecorded(handle)
         observation.met = library.tt_met(handle)
