@@ -333,4 +333,4 @@ EXPORT PyObject* tt_leaves(PyObject* outputs, int64_t most) {
 
 EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
 
-#include "module_calls.h"
+#include "guarded_calls.h"

@@ -66,6 +66,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_quick_calls": (_OBJECT, (_OBJECT, _OBJECT, _OBJECT)),
     "tt_set_quick_hooks": (None, (_OBJECT,)),
     "tt_outermost_calls": (_OBJECT, (_OBJECT,)),
+    "tt_gate": (_POINTER, ()),
+    "tt_guarded_calls": (_OBJECT, (_OBJECT, _OBJECT)),
     "tt_first_not_finite": (_INT, (_OBJECT, _INT, _OBJECT)),
     "tt_samples": (_LONG, (_OBJECT, _INT, _LONG, _POINTER, _LONG, _POINTER, _LONG)),
     "tt_measure": (None, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER)),
