@@ -198,11 +198,11 @@ class Follower:
     def _look_at_copies(self) -> None:
         """Take checksums of what other ranks have, too, before the next step changes it."""
         checks, step = self._watch.copies, self._watch.seen.steps
-        if checks is None:
+        if checks is None or world_size() < 2:
             return
         if self._runs.own_secs:
             checks.worked(self._runs.own_secs)
-        if not checks.is_due(step) or world_size() < 2:
+        if not checks.is_due(step):
             return
         try:
             checks.take(

@@ -60,6 +60,7 @@ class GuardedRuns:
         self.guard = Guard(models.program)
         self._calls: RootCalls | None = None
         self._is_guarding = False
+        self._granted = 0  # calls of which nothing is to be heard
         self.is_idle = False
 
     @property
@@ -73,10 +74,12 @@ class GuardedRuns:
 
     def takes_next(self, stepped: bool) -> bool:
         """A run is over, in which an optimizer may have stepped; whether the next one is not watched."""
+        self._take_account()
         if self._pace is None or self._pace.watches_next(stepped):
             self.end()
             return False
         self.is_idle = True
+        self._open_gate()
         self._models.refresh()  # a model that the program lets go of must not wait for the next watched run
         return True
 
@@ -90,6 +93,7 @@ class GuardedRuns:
         self.guard.listen()
         if not self._session.runs_compiled:  # compiled models must not meet hooks of ours
             self._calls = RootCalls(self._enter, self._leave)
+            self._open_gate()
 
     def end(self) -> None:
         """Remove what guards; harmless when nothing does."""
@@ -118,6 +122,8 @@ class GuardedRuns:
         self.look_at_step(optimizer)
         if self._calls is not None:
             self._calls.resume()
+            if self._calls.in_c is not None:
+                self._calls.in_c.gate.stepped = 1
 
     def look_at_update(self) -> None:
         """In a program without an optimizer, it may have updated its models itself."""
@@ -130,6 +136,7 @@ class GuardedRuns:
     def _notice(self, bad: str | None) -> None:
         if bad is not None and self._watch.budget.bad is None:
             self._watch.finds_unwatched(self._watch.seen.steps if self._follower.optimizers else -1, bad)
+            self._take_account()  # the next call ends the unit
 
     # --- calls of models ---------------------------------------------------------------------------
 
@@ -152,5 +159,20 @@ class GuardedRuns:
     def _on_model(self, module: nn.Module, args: Any) -> None:
         if torch._C._current_autograd_node() is None:
             self.look_at_update()
+            self._take_account()
             if self.ends_unit(module):
                 self._follower.on_model(module, args)
+
+    def _open_gate(self) -> None:
+        """Say which calls of the unit that begins need not be heard of."""
+        if self._calls is not None and self._calls.in_c is not None and self._pace is not None:
+            gate = self._calls.in_c.gate
+            gate.trains, gate.stepped, gate.leads = bool(self._follower.optimizers), 0, 0
+            gate.quiet = self._granted = self._pace.calls_left(bool(gate.trains))
+
+    def _take_account(self) -> None:
+        """Add up what was not heard of; all calls are, from now on."""
+        if self._calls is not None and self._calls.in_c is not None and self._pace is not None:
+            gate = self._calls.in_c.gate
+            self._pace.add(self._granted - gate.quiet, gate.own_ns / 1e9)
+            self._granted = gate.quiet = gate.own_ns = 0

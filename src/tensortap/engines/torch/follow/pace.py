@@ -46,6 +46,15 @@ class Pace:
         if not self._depth:
             self._own_secs += time.perf_counter() - self._own_since
 
+    def calls_left(self, trains: bool) -> int:
+        """How many calls of models do not end the unit."""
+        return 0 if self._budget.bad is not None or not trains else _CALLS - self._calls
+
+    def add(self, calls: int, own_secs: float) -> None:
+        """Models were called that did not end the unit, and we took so long over them."""
+        self._calls += calls
+        self._own_secs += own_secs
+
     def call_ends_unit(self, trains: bool) -> bool:
         """A model is called; whether the unit ends before that, in a program that trains, or one that does not."""
         self._calls += 1
