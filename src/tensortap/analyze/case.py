@@ -111,7 +111,7 @@ class Case:
         wanted = (health.elements, health.nan, health.neg_inf, health.pos_inf)
         mean = health.mean if math.isfinite(health.mean) else 0.0
         for each in known:
-            counts = (each.elements, each.nan, each.neg_inf, each.pos_inf)
+            counts = tuple(map(float, (each.elements, each.nan, each.neg_inf, each.pos_inf)))
             if counts == wanted and math.isclose(each.mean, mean, rel_tol=1e-5, abs_tol=1e-12):
                 return each
         return None

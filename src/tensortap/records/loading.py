@@ -50,11 +50,15 @@ class BadSample:
     def from_dict(cls, facts: Mapping[str, Any]) -> BadSample:
         """From JSON; what has the wrong form raises TypeError or ValueError."""
         told = dict(facts)
-        counts = (int(told.get(name, 0)) for name in ("elements", "nan", "neg_inf", "pos_inf"))
-        sample, maker, line = (str(told.get(name, "")) for name in ("sample", "maker", "line"))
-        worker, more, mean = (
+        return cls(
             int(told.get("worker", -1)),
+            str(told.get("sample", "")),
             int(told.get("more", 0)),
+            str(told.get("maker", "")),
+            str(told.get("line", "")),
+            int(told.get("elements", 0)),
+            int(told.get("nan", 0)),
+            int(told.get("neg_inf", 0)),
+            int(told.get("pos_inf", 0)),
             float(told.get("mean", 0.0)),
         )
-        return cls(worker, sample, more, maker, line, *counts, mean)

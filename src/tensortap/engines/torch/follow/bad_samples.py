@@ -164,13 +164,15 @@ class _Looks:
             self._told[place] += 1
             if self._told[place] > _MOST_OF_A_KIND:
                 continue
-            counts = (int(pill[each]) for each in (_ELEMENTS, _NAN, _NEGATIVE_INFINITY, _POSITIVE_INFINITY))
             mean = float(pill[_MEAN])
             self._tell(
                 BadSample(
                     getattr(get_worker_info(), "id", -1),
                     *_origin(fetcher, index, samples, before, tensor),
-                    *counts,
+                    int(pill[_ELEMENTS]),
+                    int(pill[_NAN]),
+                    int(pill[_NEGATIVE_INFINITY]),
+                    int(pill[_POSITIVE_INFINITY]),
                     mean if math.isfinite(mean) else 0.0,
                 )
             )

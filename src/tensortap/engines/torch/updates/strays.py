@@ -83,8 +83,8 @@ def _find_holders(strays: list[tuple[torch.Tensor, _Stray]], modules: Mapping[st
                 if name in _REGISTERED:
                     continue
                 for place, leaf in _tensors_in(value):
-                    stray = sought.pop(id(leaf), None)
-                    if stray is not None:
+                    if id(leaf) in sought:
+                        stray = sought.pop(id(leaf))
                         whole = clean_path(".".join(filter(None, (key, path, name, place))))
                         kind: Any = type(module)
                         line = line_of_attribute(kind, name)
