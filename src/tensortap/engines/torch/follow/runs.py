@@ -18,7 +18,6 @@ from tensortap.engines.torch.follow.watch import Watch
 from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.program import Program
-from tensortap.hooks.args import SessionRunArgs, SessionRunContext
 from tensortap.records import Circumstances
 
 __all__ = ["Runs"]
@@ -53,7 +52,6 @@ class Runs:
         self.limits = self.session.limits = Limits(outside=_MOST_OUTSIDE)
         self._monitor = Monitor(self.session, watch.hooks, 1.0)
         self._succession = Succession(self.session)
-        self._context = SessionRunContext(SessionRunArgs(None), self.session)
         self._block: Any = None
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -76,8 +74,7 @@ class Runs:
         self.suspected = self._watch.seen.suspected
         self._began = time.time()
         if len(self._watch.hooks) == 1:  # which wants nothing but to have runs watched
-            wanted = self._watch.hooks[0].before_run(self._context)
-            self._succession.begin(None if wanted is None else wanted.options)
+            self._succession.begin(self._watch.wanted_of_next(self.session))
             self._block = self._succession
             return
         block = self._monitor.run()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
+from tensortap.seam.options import RunOptions
+
 __all__ = ["Watch"]
 
 
@@ -18,6 +20,9 @@ class Watch(Protocol):
     @property
     def hooks(self) -> list[Any]:
         """The hooks around runs."""
+
+    def wanted_of_next(self, session: Any) -> RunOptions | None:
+        """What the first of the hooks asks for in the run that begins, where there is no other; None for nothing."""
 
     @property
     def seen(self) -> Any:
