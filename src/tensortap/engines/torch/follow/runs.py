@@ -103,6 +103,11 @@ class Runs:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self.session.global_step = self._watch.seen.steps
 
+    def count_step(self) -> None:
+        """A run that nobody watched has ended with a step, and another has begun."""
+        self._watch.seen.steps += 1
+        self.session.global_step = self._watch.seen.steps
+
     def close(self) -> None:
         """No more runs."""
         self._monitor.close()
