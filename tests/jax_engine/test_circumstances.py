@@ -3,6 +3,7 @@ come again."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import subprocess
@@ -80,6 +81,45 @@ class TestNarrowing:
         assert report.first_bad.node.op_type == op
         assert report.first_bad.cause.kind == kind
         assert "Executed once more, with taps, it did not" in caplog.text
+
+
+class TestDonation:
+    def test_without_copies_the_call_is_told_and_what_would_name_the_operation(self, tmp_path):
+        def program():
+            params = {"w": jnp.ones(3), "b": jnp.ones(2)}
+            step = sgd(lambda p, x: jnp.log(x * p["w"]).sum() + p["b"].sum(), 0.1, donate_argnums=0)
+            for index in range(4):
+                given = params
+                params, loss = step(params, jnp.ones((2, 3)).at[0, 0].set(index != 2))  # THE CALL
+                assert given["w"].is_deleted()
+            return loss
+
+        loss, report, _ = followed(program, tmp_path / "root", copy_donated=False)
+        found = report.first_bad
+        assert np.isnan(loss)
+        assert (found.step, found.cause.kind) == (2, "arguments-donated")
+        assert text_of(found.source).rstrip().endswith("# THE CALL")
+        assert found.node.name == "train_step/result/0/w"
+        assert "in 2 of 3 results" in found.cause.sentence  # the loss is -inf, the gradient of b is good
+        assert "without --no-copies" in found.cause.advice
+
+    @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+    def test_what_could_not_be_reused_is_executed_again_all_the_same(self, tmp_path):
+        @functools.partial(jax.jit, donate_argnums=0)
+        def total(x):  # of another shape: XLA has no use for the memory of x
+            return jnp.log(x).sum()
+
+        _, report, _ = followed(
+            lambda: [total(jnp.ones(3).at[0].set(n - 1.0)) for n in range(3)],
+            tmp_path / "root",
+            copy_donated=False,
+        )
+        assert report.first_bad.node.op_type == "log"
+
+    def test_every_run_watched_keeps_its_arguments_and_says_so(self, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING):
+            followed(lambda: jnp.ones(3).sum(), tmp_path / "root", copy_donated=False, every=1)
+        assert "--no-copies has no effect" in caplog.text
 
 
 class TestCounting:

@@ -122,6 +122,11 @@ class Follower:
                 "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
                 "optax.apply_if_finite(optimizer, n) leaves out bad ones."
             )
+        if not options.copy_donated and self._watches_all:
+            log.warning(
+                "--no-copies has no effect: single tensors, values or steps are asked for, and runs that are watched "
+                "whole keep their arguments."
+            )
         if options.budget is not None:
             log.warning(
                 "--budget has no effect on programs of JAX: %s",
@@ -156,8 +161,9 @@ class Follower:
     def _guarded(self, function: Function, call: Call) -> Sequence[Any]:
         kept: list[Any] | None = None
         try:
-            kept = self._before_donation(call) if any(call.donated) else list(call.arguments)
-            if function.is_library:
+            is_given = any(call.donated)
+            kept = self._before_donation(call) if is_given else list(call.arguments)
+            if function.is_library or (is_given and not self._watch.options.copy_donated):
                 call.stack = stack_from(sys._getframe(1))
         except Exception:
             self._give_up()
@@ -179,7 +185,10 @@ class Follower:
         gone = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
         with self._lock:
             self._sentinel.give_away(gone)
-        return copied(call.arguments, call.donated)
+        # What is destroyed takes no memory, and what could not be reused is still there when it is needed.
+        return (
+            copied(call.arguments, call.donated) if self._watch.options.copy_donated else list(call.arguments)
+        )
 
     def _look(self, function: Function, call: Call, results: Sequence[Any]) -> None:
         with self._lock:
