@@ -36,8 +36,15 @@ log = logging.getLogger("tensortap.hooks")
 _MOST_REPEATED = 32
 """Calls that are executed again: a program that returns infinities in ever new places must not be held up by us."""
 
+_RAISED_BY_CHECKS = (FloatingPointError, InternalFloatingPointError, RecursionError)
+"""What JAX raises if it finds something bad itself; the last when it looks into a kernel."""
+
 _MOST_SHARED = 2
 """The same for calls that several processes execute together."""
+
+
+def _jax_looks() -> bool:
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)
 
 
 class Follower:
@@ -169,9 +176,9 @@ class Follower:
             self._give_up()
         try:
             results = call.go_on()
-        except (FloatingPointError, InternalFloatingPointError):
+        except _RAISED_BY_CHECKS as error:
             # JAX looks itself (jax_debug_nans), and does not let bad results out.
-            if kept is not None:
+            if kept is not None and (_jax_looks() or not isinstance(error, RecursionError)):
                 call.arguments = kept
                 self._attempt(self._raised, function, call)
             raise
@@ -202,7 +209,8 @@ class Follower:
             if self._block is not None:
                 return
             pending = Pending(function, call, (), self._watch.seen.steps, function.family.calls, 0)
-            if not self._comes_of_bad(pending):
+            # The program may end with it, so what it was given from outside is told, too.
+            if not self._repeated or not self._comes_of_bad(pending):
                 self._repeat(pending, dict.fromkeys(function.floats, KIND_NAN))
 
     def _settle(self, wait: bool) -> None:

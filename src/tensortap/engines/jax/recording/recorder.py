@@ -178,12 +178,12 @@ class Recorder:
             *((Argument(place), value) for place, value in enumerate(arguments)),
             *((Argument(place, True), value) for place, value in enumerate(program.closed.consts)),
         ]
-        with calls.unheard():
-            for argument, value in values:
-                names[argument] = self._arrays.name_of(program, argument, value)
         stack: tuple[Frame, ...] = ()
         if program.is_library:
             stack = call.stack or stack_from(sys._getframe(1))
+        with calls.unheard():
+            for argument, value in values:
+                names[argument] = self._arrays.name_of(program, argument, value, stack)
         key = (self._so_far, id(program), tuple(names.values()), stack)
         named = self._known.get(key)
         if named is None:
