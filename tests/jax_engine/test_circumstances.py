@@ -27,7 +27,6 @@ from tests.jax_engine.following import followed, text_of
 from tests.jax_engine.planted import PLANTS, sgd
 from tests.sink.peers import free_port
 
-
 SLOW = bool(os.environ.get("TENSORTAP_SLOW_TESTS"))
 FEW = ("where_leak", "nested_scans", "donated_state", "flax_nnx", "eager_operation", "bad_batch")
 
@@ -52,7 +51,10 @@ class TestChecksOfJax:
         assert found.step == plant.step or (plant.step == 0 and found.step == -1)
         assert plant.iteration in (found.during or "")
         if name == "bad_batch":  # JAX does not even let it in
-            assert (found.node.op_type, text_of(found.source).strip()) == ("Const", "yield jnp.asarray(batch)")
+            assert (found.node.op_type, text_of(found.source).strip()) == (
+                "Const",
+                "yield jnp.asarray(batch)",
+            )
         else:
             assert found.node.op_type == plant.op
             assert text_of(found.source).rstrip().endswith("# BUG")
