@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.api_util import InternalFloatingPointError
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tensortap as tt
@@ -240,6 +240,28 @@ class TestDevices:
             wrapped.run(None, {"x": x})
         pill = SessionDir(root).run(0).get_tensors("log", 0, "DebugNumericSummary")[0]
         assert (pill[1], pill[2]) == (24, 1)
+
+    def test_where_jax_takes_no_taps_a_line_says_so(self, tmp_path, caplog):
+        mesh = jax.make_mesh(
+            (2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:4]
+        )
+
+        @jax.jit
+        def evaluate(x):
+            logs = jax.shard_map(jnp.log, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})(x)
+            return logs.sum()  # FIRST OUTSIDE
+
+        def program():
+            with jax.set_mesh(mesh):
+                for last in (1.0, 1.0, 0.0):
+                    x = np.ones((4, 4), np.float32)
+                    x[3, 3] = last
+                    evaluate(jax.device_put(x, NamedSharding(mesh, P("a", "b"))))
+
+        _, report, _ = followed(program, tmp_path / "root")
+        assert text_of(report.first_bad.source).rstrip().endswith("# FIRST OUTSIDE")
+        assert "evaluate takes no taps" in caplog.text
+        assert "Traceback" not in caplog.text
 
 
 DISTRIBUTED = """
