@@ -69,32 +69,62 @@ class TestTaps:
             assert PLANTS[name].iteration in report.first_bad.during
 
 
+def bad_keys(session, root, feeds, debug_op, **options):
+    """Watch keys of what is recorded as bad, for each run."""
+    watched = tt.WatchOptions(debug_op, keep_bad=2, **options)
+    with tt.DumpingDebugWrapperSession(session, root, watch_fn=watched) as wrapped:
+        for feed in feeds:
+            wrapped.run(None, feed)
+    session.reopen()
+    return [
+        {
+            each.watch_key
+            for each in SessionDir(root).run(index).dumped_tensor_data
+            if each.debug_op == "DebugNumericSummary" and each.get_tensor()[[2, 3, 7]].any()
+        }
+        for index in range(len(feeds))
+    ]
+
+
 class TestFewTaps:
+    MUTED, ALL = "DebugNumericSummary(mute_if_healthy=true)", "DebugNumericSummary"
+
     def test_only_what_is_bad_is_recorded_and_all_of_that(self, tmp_path):
         def loss_of(params, x):
             return jnp.log((x * params["w"]).sum(-1)).mean()
 
         step = sgd(loss_of, 0.0)
         session = tt.jax.Session(lambda x: {"loss": step({"w": jnp.ones(3)}, x)[1]})
-        found = {}
-        for muted in ("true", "false"):
-            root = tmp_path / muted
-            options = tt.WatchOptions(f"DebugNumericSummary(mute_if_healthy={muted})", keep_bad=2)
-            with tt.DumpingDebugWrapperSession(session, root, watch_fn=options) as wrapped:
-                for value in (1.0, 0.0):
-                    wrapped.run(None, {"x": jnp.full((2, 3), value)})
-            session.reopen()
-            found[muted] = [
-                {
-                    each.watch_key
-                    for each in SessionDir(root).run(index).dumped_tensor_data
-                    if each.debug_op == "DebugNumericSummary" and each.get_tensor()[2:8:5].any()
-                }
-                for index in range(2)
-            ]
-        assert found["true"] == found["false"]
-        assert found["true"][1]
-        assert not found["true"][0]
+        feeds = [{"x": jnp.full((2, 3), value)} for value in (1.0, 0.0)]
+        found = bad_keys(session, tmp_path / "few", feeds, self.MUTED)
+        assert found == bad_keys(session, tmp_path / "all", feeds, self.ALL)
+        assert not found[0]
+        assert found[1]
+
+    def test_what_is_bad_is_seen_though_nobody_wants_what_it_shows_in(self, tmp_path):
+        session = tt.jax.Session(jax.jit(lambda x: {"y": jnp.log(x) * 2}))
+        feeds = [{"x": jnp.zeros(4)}]
+        found = bad_keys(session, tmp_path / "few", feeds, self.MUTED, node_name_regex_allowlist="log")
+        assert found == [{"log:0:DebugNumericSummary"}]
+
+    def test_a_large_divisor_that_overflows_is_seen_though_the_quotient_is_good(self, tmp_path):
+        """The second moments are finite; divided by what corrects their bias, in the divisor of Adam, they are not."""
+
+        @jax.jit
+        def step(state, scale):
+            moments = 0.999 * state["moments"] + scale
+            divisor = jnp.sqrt(moments / (1 - 0.999 ** state["count"])) + 1e-8
+            params = state["params"] - 1e-3 / divisor
+            return {"params": params, "moments": moments, "count": state["count"] + 1}, {}
+
+        zeros = jnp.zeros((256, 128))
+        start = {"params": zeros, "moments": zeros, "count": jnp.float32(1)}
+        session = tt.jax.Session(step, start)
+        feeds = [{"scale": jnp.float32(scale)} for scale in (1.0, 1e30, 3e36, 1.0)]
+        found = bad_keys(session, tmp_path / "few", feeds, self.MUTED)
+        session.replace_state(start)
+        assert found == bad_keys(session, tmp_path / "all", feeds, self.ALL)
+        assert [bool(each) for each in found] == [False, False, True, True]
 
 
 class TestFollowing:

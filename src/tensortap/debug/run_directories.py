@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,19 +226,18 @@ class RunDirectories:
 
     def _sink_of(self, info: RunInfo, makes_directory: bool) -> Sink:
         self._begins(info)
+        return self._retained(partial(self._file_of, info, makes_directory), info)
 
-        def open_file() -> FileSink:
-            return FileSink(
-                self.root / run_name(info.timestamp, info.index),
-                info,
-                self._files,
-                meter=self.meter,
-                queue=self._queue,
-                max_wait_secs=self._max_wait_secs,
-                makes_directory=makes_directory,
-            )
-
-        return self._retained(open_file, info)
+    def _file_of(self, info: RunInfo, makes_directory: bool) -> FileSink:
+        return FileSink(
+            self.root / run_name(info.timestamp, info.index),
+            info,
+            self._files,
+            meter=self.meter,
+            queue=self._queue,
+            max_wait_secs=self._max_wait_secs,
+            makes_directory=makes_directory,
+        )
 
     def _begins(self, info: RunInfo) -> None:
         """A run begins: the session is told where this process is."""

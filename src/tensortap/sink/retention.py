@@ -16,7 +16,7 @@ from tensortap.records import Record, RecordBatch
 from tensortap.sink.base import Counts, RunEnd, Sink, notices
 from tensortap.sink.filters import RecordFilter, has_inf_or_nan, look_at_pills
 
-__all__ = ["Keeper", "RetainedSink", "Retention", "is_sample"]
+__all__ = ["DiscardableSink", "Keeper", "RetainedSink", "Retention", "is_sample"]
 
 NO_MEMORY = "ring memory"
 
@@ -175,7 +175,7 @@ class RetainedSink:
         self._nbytes = 0
         self._end: RunEnd | None = None
         self._fired = False
-        self._file: DiscardableSink | None = None if keeper.retention.waits_in_memory else open_file()
+        self._file: DiscardableSink | None = None if keeper.retention.waits_in_memory else self._opened()
 
     @property
     def counts(self) -> Counts:
@@ -243,6 +243,9 @@ class RetainedSink:
         self._keeper.keep_all()
         self._to_file()
 
+    def _opened(self) -> DiscardableSink:
+        return self._open_file()
+
     def _hold(self, record: Record) -> None:
         if self._reserve(record.nbytes):
             self._held.append(record)
@@ -257,7 +260,7 @@ class RetainedSink:
 
     def _to_file(self) -> DiscardableSink:
         if self._file is None:
-            self._file = self._open_file()
+            self._file = self._opened()
             for reason, number in self._counts.dropped.items():
                 self._file.counts.drop(reason, number)
             for item in self._held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,15 @@ class Named:
     tensors: list[str] = field(default_factory=list)
     outputs: tuple[str | None, ...] = ()
     sites: dict[str, Site] = field(default_factory=dict)
+
+    @functools.cached_property
+    def float_constants(self) -> list[tuple[Node, npt.NDArray[Any], bool]]:
+        """Numbers that can be bad: the node, the value, and whether it is good."""
+        return [
+            (node, value, bool(np.isfinite(value.astype(np.complex128)).all()))
+            for node in self.nodes
+            if (value := self.constants.get(node.name)) is not None and value.dtype.kind in "fc"
+        ]
 
 
 def argument_name(program: Program, argument: Argument) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 import jax
 
 from tensortap.engines.jax import calls
-from tensortap.engines.jax.program import Program
+from tensortap.engines.jax.known_good import KnownGood
+from tensortap.engines.jax.program import Program, Site
 from tensortap.engines.jax.taps import portable
-from tensortap.engines.jax.taps.kinds import CHECK
+from tensortap.engines.jax.taps.kinds import CHECK, PILL
 from tensortap.engines.jax.taps.lean import enough
 from tensortap.engines.jax.taps.library import Library, Taken, library
 from tensortap.engines.jax.taps.op_by_op import OpByOp
@@ -28,6 +29,7 @@ log = logging.getLogger("tensortap.engine")
 
 _KEPT = 512
 _LOCK_SECS = 60.0
+_MOST_BEYOND = 3
 _one_at_a_time = threading.Lock()
 """Records of all programs go to one place: who executes one with taps takes what is there."""
 
@@ -39,6 +41,8 @@ class Programs:
         self._programs: OrderedDict[int, tuple[Any, Program]] = OrderedDict()
         self._tapped: OrderedDict[tuple[int, Wishes], Any] = OrderedDict()
         self._enough: dict[tuple[int, Wishes], Wishes] = {}
+        self._beyond: dict[int, int] = {}
+        self._known_good = KnownGood()
         self._feeds: dict[tuple[int, int], int] = {}
         self._labels: dict[int, int] = {}
         self._refused: dict[int, tuple[Program, str]] = {}
@@ -128,16 +132,43 @@ class Programs:
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
     ) -> tuple[Sequence[Any], bool]:
         """Execute a call with the fewest taps by which it is known whether anything that is wished for is bad."""
-        results, taken = self._run(program, call, self._fewest(program, wishes), arguments)
-        return results, not any(map(kinds_of, taken.rows))
+        few = self._fewest(program, wishes)
+        results, taken = self._run(program, call, few, arguments)
+        if any(map(kinds_of, taken.rows)):
+            return results, False
+        bounded = {number for number, _ in few.bounds}
+        if bounded.intersection(taken.numbers.tolist()):
+            self._beyond_bounds(program, wishes)
+            return results, False
+        self._known_good.add(
+            result
+            for result, value in zip(results, program.outputs, strict=True)
+            if isinstance(value, Site) and (value.number, PILL) in wishes.taps
+        )
+        return results, True
+
+    def is_known_good(self, array: Any) -> bool:
+        """Whether an array was made by a call that was looked at, and is good."""
+        return array in self._known_good
 
     def _fewest(self, program: Program, wishes: Wishes) -> Wishes:
         key = (id(program), wishes)
         found = self._enough.get(key)
         if found is None:
-            numbers = enough(program, (number for number, _ in wishes.taps))
-            found = self._enough[key] = Wishes(frozenset((number, CHECK) for number in numbers))
+            numbers = [number for number, _ in wishes.taps]
+            has_bounds = library() is not None and self._beyond.get(id(program), 0) < _MOST_BEYOND
+            looked_at = enough(program, numbers, has_bounds)
+            found = self._enough[key] = Wishes(
+                frozenset((number, CHECK) for number in looked_at),
+                bounds=frozenset((number, each) for number, each in looked_at.items() if each is not None),
+            )
         return found
+
+    def _beyond_bounds(self, program: Program, wishes: Wishes) -> None:
+        """A call has to be executed once more, and may be good: if that is so time and again, without bounds."""
+        self._beyond[id(program)] = times = self._beyond.get(id(program), 0) + 1
+        if times >= _MOST_BEYOND:
+            self._enough.pop((id(program), wishes), None)
 
     def _rewritten(self, program: Program, wishes: Wishes, native: Library | None) -> Any:
         key = (id(program), wishes)

@@ -31,6 +31,7 @@ class KnownArrays:
         seen: where nodes of what comes from outside are noted.
         state: tensors that exist before the run, by tensor name.
         variable: makes the node of a part of the state.
+        is_known_good: says of an array whether it was looked at when it was made.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class KnownArrays:
         seen: Observation,
         state: Mapping[str, Any],
         variable: Callable[[str, Any], Node],
+        is_known_good: Callable[[Any], bool],
     ) -> None:
+        self._is_known_good = is_known_good
         self._plan = plan
         self._seen = seen
         self._variable = variable
@@ -129,12 +132,13 @@ class KnownArrays:
             return
         if name in self._plan.captures:
             self._seen.capture(TENSORS, name, array)
-        show_whole(self._plan, node, array)
+        show_whole(self._plan, node, array, self._is_known_good(array))
 
 
-def show_whole(plan: RunPlan, node: Node, array: Any) -> None:
+def show_whole(plan: RunPlan, node: Node, array: Any, is_good: bool = False) -> None:
     """Show a node whose value is there to whoever wants it, and keep it if it is bad."""
-    if plan.watching is not None and not plan.taps and _is_muted(plan.watching, node) and _is_finite(array):
+    is_muted = plan.watching is not None and not plan.taps and _is_muted(plan.watching, node)
+    if is_muted and (is_good or _is_finite(array)):
         return
     bad = plan.watching.bad if plan.watching is not None else None
     if bad is not None:
@@ -160,6 +164,8 @@ def _is_finite(array: Any) -> bool:
         return False
     if array.dtype.name not in XLA_DTYPES or array.is_deleted():
         return False
+    if array.dtype.kind in "biu":
+        return True
     array.block_until_ready()
     memory = Memory([array.dtype.name], [array.size])
     return not any(native.look(memory, [array.unsafe_buffer_pointer()], alone=True))

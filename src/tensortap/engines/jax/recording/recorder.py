@@ -66,7 +66,7 @@ class Recorder:
         self.seen = Observation()
         self.labelled: dict[tuple[int, int], Node] = {}
         """Nodes by the labels that they have in what is measured."""
-        self._arrays = KnownArrays(plan, self.seen, state, variable)
+        self._arrays = KnownArrays(plan, self.seen, state, variable, programs.is_known_good)
         self._showing = Showing(plan, self.seen, self._arrays)
         names.start_run()
 

@@ -74,9 +74,8 @@ class Showing:
             pending.clear()
             rows.clear()
 
-        for node in named.nodes if watching is not None and named.constants else ():
-            constant = named.constants.get(node.name)
-            if watching is not None and constant is not None and constant.dtype.kind in "fc":
+        for node, constant, is_good in named.float_constants if watching is not None else ():
+            if watching is not None and not (is_good and executed.only_bad):
                 watching.tap(node, 0, constant)
         for each in records:
             node = named.of_op[each.site.op]

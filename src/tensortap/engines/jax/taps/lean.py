@@ -7,10 +7,11 @@ look. When only bad tensors are to be recorded, that is enough to know that ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tensortap.engines.jax.program import Argument, Op, Program, Site, Value
+from tensortap.engines.jax.taps.bounds import Bounds, settled_by
 
 __all__ = ["Telling", "enough", "telling"]
 
@@ -32,13 +33,38 @@ _FIRST_OPERAND = frozenset(["div", "integer_pow", "pad", "scatter-add"])
 """Operations whose result is bad if what they are given first is."""
 
 
-def enough(program: Program, wanted: Iterable[int]) -> frozenset[int]:
-    """Of the wanted sites, those that must be looked at to know that all are good."""
+def enough(program: Program, wanted: Iterable[int], with_bounds: bool = True) -> Mapping[int, Bounds | None]:
+    """What must be looked at to know that all of the wanted sites are good.
+
+    Args:
+        program: whose sites they are.
+        wanted: their numbers.
+        with_bounds: large divisors may be left out, if what they are made of is looked at and within bounds.
+
+    Returns:
+        Bounds by the numbers of sites; None where it is enough that a tensor is finite.
+    """
+    wanted = frozenset(wanted)
     shown: set[int] = set()
-    for op in program.ops:
+    divisors: set[int] = set()
+    for op in reversed(program.ops):
+        if not all(site.number in wanted or site.number in shown for site in op.outs):
+            continue  # nobody looks at what it would show in
         if _shows(op):
             shown.update(value.number for value in _operands(op) if value.is_float)
-    return frozenset(number for number in wanted if number not in shown)
+        if op.primitive == "div" and all(_is_filled(site) for site in op.outs):
+            divisors.update(value.number for value in op.inputs[1:] if isinstance(value, Site))
+    looked_at: dict[int, Bounds | None] = dict.fromkeys(wanted - shown)
+    if with_bounds:
+        makers = {site.number: op for op in program.ops for site in op.outs}
+        results = {value.number for value in program.outputs if isinstance(value, Site)}
+        for number in sorted(divisors & looked_at.keys() - results):
+            bounds = settled_by(program.sites[number], makers, results)
+            if bounds is not None:
+                del looked_at[number]
+                for place, each in bounds.items():
+                    looked_at[place] = each.and_(looked_at.get(place) or Bounds())
+    return looked_at
 
 
 @dataclass(frozen=True)

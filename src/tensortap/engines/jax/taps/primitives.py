@@ -11,6 +11,7 @@ from jax._src.interpreters import mlir
 from jax.extend.core import Primitive
 
 from tensortap.engines.jax.taps import portable
+from tensortap.engines.jax.taps.bounds import Bounds
 
 __all__ = ["TAP_EFFECT", "bad_kinds", "feed_p", "new_feed", "new_tap", "tap_p"]
 
@@ -61,13 +62,14 @@ def _is_spread(ctx: Any) -> bool:
     return isinstance(context, sharding_impls.ShardingContext) and context.num_devices > 1
 
 
-def _tap(ctx: Any, operand: Any, *, number: int, kind: int, native: bool) -> Any:
+def _tap(ctx: Any, operand: Any, *, number: int, kind: int, native: bool, bounds: Bounds | None) -> Any:
     if not native or not _is_on_one_device(ctx):
         # Over several devices XLA places nothing that has side effects but JAX's own callbacks, which it knows by name.
         report = portable.reporter(number, kind, on_host=native, in_parts=_is_spread(ctx))
         return mlir.lower_fun(lambda x: report(x) or (), multiple_results=True)(ctx, operand)
     rule = jax.ffi.ffi_lowering("tensortap_tap", has_side_effect=True)
-    rule(ctx, operand, number=np.int64(number), kind=np.int64(kind))
+    within = {} if bounds is None else {"least": np.float64(bounds.least), "most": np.float64(bounds.most)}
+    rule(ctx, operand, number=np.int64(number), kind=np.int64(kind), **within)
     return ()
 
 
@@ -87,9 +89,9 @@ def bad_kinds(*arrays: Any) -> Any:
     return call(*arrays)
 
 
-def new_tap(var: Any, number: int, kind: int, native: bool, beside: Any) -> Any:
+def new_tap(var: Any, number: int, kind: int, native: bool, beside: Any, bounds: Bounds | None = None) -> Any:
     """The equation of a tap, in the circumstances of another equation."""
-    parameters = {"number": number, "kind": kind, "native": native}
+    parameters = {"number": number, "kind": kind, "native": native, "bounds": bounds}
     return core.new_jaxpr_eqn([var], [], tap_p, parameters, {TAP_EFFECT}, beside.source_info, beside.ctx)
 
 

@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tensortap.engines.jax.profiling.labels import label_text
 from tensortap.engines.jax.program import Block, Program, Step
+from tensortap.engines.jax.taps.bounds import Bounds
 from tensortap.engines.jax.taps.kinds import PILL, VALUE
 from tensortap.engines.jax.taps.primitives import TAP_EFFECT, new_feed, new_tap
 
@@ -22,21 +23,23 @@ class Wishes:
     """What is wanted of a program.
 
     Attributes:
-        taps: what to take of a site, by its number: `PILL` or `VALUE`.
+        taps: what to take of a site, by its number: `PILL`, `VALUE` or `CHECK`.
         feeds: under which number the value is stored that takes the place of a site, by its number.
         label: the number by which its operations are found again in what is measured; None if nothing is.
+        bounds: of sites that are checked, the bounds beyond which they are recorded although they are good.
     """
 
     taps: frozenset[tuple[int, int]]
     feeds: frozenset[tuple[int, int]] = frozenset()
     label: int | None = None
+    bounds: frozenset[tuple[int, Bounds]] = frozenset()
 
 
 def tapped(program: Program, wishes: Wishes, native: bool) -> ClosedJaxpr:
     """The program with what is wished for in it."""
     taps, feeds = dict(wishes.taps), dict(wishes.feeds)
     _mark_loops(program.root, taps, {*taps, *feeds})
-    rewriter = _Rewriter(taps, feeds, native, wishes.label)
+    rewriter = _Rewriter(taps, feeds, native, wishes.label, dict(wishes.bounds))
     return ClosedJaxpr(rewriter.block(program.root), program.closed.consts)
 
 
@@ -53,8 +56,14 @@ def _mark_loops(block: Block, taps: dict[int, int], wanted: set[int]) -> None:
 
 class _Rewriter:
     def __init__(
-        self, taps: Mapping[int, int], feeds: Mapping[int, int], native: bool, label: int | None
+        self,
+        taps: Mapping[int, int],
+        feeds: Mapping[int, int],
+        native: bool,
+        label: int | None,
+        bounds: Mapping[int, Bounds],
     ) -> None:
+        self._bounds = bounds
         self._taps, self._feeds, self._native, self._label = taps, feeds, native, label
         self._wanted = set(taps) | set(feeds)
 
@@ -66,7 +75,7 @@ class _Rewriter:
         eqns: list[Any] = []
         for var, site in zip(jaxpr.invars, block.entry, strict=False):
             if site is not None and site.number in self._taps and jaxpr.eqns:
-                eqns.append(new_tap(var, site.number, self._taps[site.number], self._native, jaxpr.eqns[0]))
+                eqns.append(self._tap(var, site.number, jaxpr.eqns[0]))
         for step in block.steps:
             eqns.extend(self._step(step))
         return jaxpr.replace(eqns=eqns, effects={*jaxpr.effects, *self._effects(block)})
@@ -106,7 +115,10 @@ class _Rewriter:
             yield new_feed(var, self._feeds[fed_site.number], self._native, step.eqn)
         for var, site in zip(step.eqn.outvars, step.outs, strict=True):
             if site is not None and site.number in self._taps and not isinstance(var, core.DropVar):
-                yield new_tap(var, site.number, self._taps[site.number], self._native, step.eqn)
+                yield self._tap(var, site.number, step.eqn)
+
+    def _tap(self, var: Any, number: int, beside: Any) -> Any:
+        return new_tap(var, number, self._taps[number], self._native, beside, self._bounds.get(number))
 
     def _labelled(self, step: Step) -> Any:
         made = next((site for site in step.outs if site is not None), None)

@@ -1,6 +1,7 @@
 /* Taps in programs that XLA compiled: foreign functions that write down what passes by, and put fed values in place.
  *
- *   tensortap_tap   an operand, summarised, or copied as well, appended under its number; or only if it is bad
+ *   tensortap_tap   an operand, summarised, or copied as well, appended under its number; or only if it is bad, or
+ *                   beyond bounds
  *   tensortap_feed  fills its result with bytes that were stored under its number
  *   tensortap_bad   for each operand one byte: the kinds of bad values in it (1 NaN, 2 -inf, 4 +inf)
  *   tensortap_look  the same of memory, beside XLA
@@ -8,6 +9,7 @@
  * Records are appended under a lock, from whichever threads XLA runs operations in, and taken away together. What a
  * program does in several iterations is appended in their order. When there is no room, records are counted only.
  */
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -112,13 +114,23 @@ static XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message) {
     return frame->api->XLA_FFI_Error_Create(&args);
 }
 
-static int64_t attribute(XLA_FFI_CallFrame *frame, const char *name) {
+static const void *attribute_at(XLA_FFI_CallFrame *frame, const char *name) {
     for (int64_t i = 0; i < frame->attrs.size; i++) {
         XLA_FFI_ByteSpan *span = frame->attrs.names[i];
         if (span->len == strlen(name) && memcmp(span->ptr, name, span->len) == 0)
-            return *(int64_t *)((XLA_FFI_Scalar *)frame->attrs.attrs[i])->value;
+            return ((XLA_FFI_Scalar *)frame->attrs.attrs[i])->value;
     }
-    return -1;
+    return NULL;
+}
+
+static int64_t attribute(XLA_FFI_CallFrame *frame, const char *name) {
+    const int64_t *at = attribute_at(frame, name);
+    return at ? *at : -1;
+}
+
+static double bound(XLA_FFI_CallFrame *frame, const char *name, double otherwise) {
+    const double *at = attribute_at(frame, name);
+    return at ? *at : otherwise;
 }
 
 static int64_t elements_of(const XLA_FFI_Buffer *buffer) {
@@ -169,42 +181,76 @@ static void append(Record *record) {
     if (!has_room) free(record->value);
 }
 
-/* Whether all exponents are below that of infinities and NaN: in one pass, at the speed of memory. */
-#define DEFINE_ALL_FINITE(T, name, mask)                                                                       \
-    static int name(const T *x, int64_t n) {                                                                   \
+/* Whether all magnitudes are at most one, compared as integers: in one pass, at the speed of memory. Those of infinities
+ * and NaN are larger than that of any number. Signed, because that is what processors compare many of at once. */
+#define DEFINE_ALL_WITHIN(T, name, mask)                                                                       \
+    static int name(const T *x, int64_t n, T most) {                                                           \
         int64_t i = 0;                                                                                         \
         for (; i + 1024 <= n; i += 1024) {                                                                     \
-            T bad = 0;                                                                                         \
-            for (int64_t j = 0; j < 1024; j++) bad |= (T)((x[i + j] & (mask)) == (mask));                      \
-            if (bad) return 0;                                                                                 \
+            T beyond = 0;                                                                                      \
+            for (int64_t j = 0; j < 1024; j++) beyond |= (T)((T)(x[i + j] & (mask)) > most);                   \
+            if (beyond) return 0;                                                                              \
         }                                                                                                      \
-        T bad = 0;                                                                                             \
-        for (; i < n; i++) bad |= (T)((x[i] & (mask)) == (mask));                                              \
-        return !bad;                                                                                           \
+        T beyond = 0;                                                                                          \
+        for (; i < n; i++) beyond |= (T)((T)(x[i] & (mask)) > most);                                           \
+        return !beyond;                                                                                        \
     }
-DEFINE_ALL_FINITE(uint16_t, all_finite_f16, 0x7c00u)
-DEFINE_ALL_FINITE(uint16_t, all_finite_bf16, 0x7f80u)
-DEFINE_ALL_FINITE(uint32_t, all_finite_f32, 0x7f800000u)
-DEFINE_ALL_FINITE(uint64_t, all_finite_f64, 0x7ff0000000000000u)
+DEFINE_ALL_WITHIN(int16_t, all_within_16, 0x7fff)
+DEFINE_ALL_WITHIN(int32_t, all_within_32, 0x7fffffff)
+DEFINE_ALL_WITHIN(int64_t, all_within_64, 0x7fffffffffffffff)
+
+static const int16_t most_f16 = 0x7bff, most_bf16 = 0x7f7f;
+static const int32_t most_f32 = 0x7f7fffff;
+static const int64_t most_f64 = 0x7fefffffffffffff;
 
 static int is_surely_finite(const XLA_FFI_Buffer *buffer) {
     int64_t n = elements_of(buffer);
     switch (buffer->dtype) {
-    case XLA_FFI_DataType_F16: return all_finite_f16(buffer->data, n);
-    case XLA_FFI_DataType_BF16: return all_finite_bf16(buffer->data, n);
-    case XLA_FFI_DataType_F32: return all_finite_f32(buffer->data, n);
-    case XLA_FFI_DataType_F64: return all_finite_f64(buffer->data, n);
-    case XLA_FFI_DataType_C64: return all_finite_f32(buffer->data, 2 * n);
-    case XLA_FFI_DataType_C128: return all_finite_f64(buffer->data, 2 * n);
+    case XLA_FFI_DataType_F16: return all_within_16(buffer->data, n, most_f16);
+    case XLA_FFI_DataType_BF16: return all_within_16(buffer->data, n, most_bf16);
+    case XLA_FFI_DataType_F32: return all_within_32(buffer->data, n, most_f32);
+    case XLA_FFI_DataType_F64: return all_within_64(buffer->data, n, most_f64);
+    case XLA_FFI_DataType_C64: return all_within_32(buffer->data, 2 * n, most_f32);
+    case XLA_FFI_DataType_C128: return all_within_64(buffer->data, 2 * n, most_f64);
     default: return 0;
     }
+}
+
+/* Whether all magnitudes lie within bounds, which are given of few and large, or of small tensors (bounds.py). */
+static int is_within(const XLA_FFI_Buffer *buffer, double least, double most) {
+    int64_t n = elements_of(buffer);
+    if (buffer->dtype == XLA_FFI_DataType_F32) {
+        const float *x = buffer->data;
+        float bounded = most < (double)FLT_MAX ? (float)most : FLT_MAX;
+        int32_t bits;
+        memcpy(&bits, &bounded, sizeof bits);
+        if (least > 0)
+            for (int64_t i = 0; i < n; i++)
+                if (!(fabs((double)x[i]) >= least)) return 0;
+        return all_within_32(buffer->data, n, bits);
+    }
+    if (buffer->dtype == XLA_FFI_DataType_F64) {
+        const double *x = buffer->data;
+        double bounded = most < DBL_MAX ? most : DBL_MAX;
+        int64_t bits;
+        memcpy(&bits, &bounded, sizeof bits);
+        if (least > 0)
+            for (int64_t i = 0; i < n; i++)
+                if (!(fabs(x[i]) >= least)) return 0;
+        return all_within_64(buffer->data, n, bits);
+    }
+    return 0;
 }
 
 EXPORT XLA_FFI_Error *tensortap_tap(XLA_FFI_CallFrame *frame) {
     if (is_question(frame)) return NULL;
     const XLA_FFI_Buffer *buffer = frame->args.args[0];
     int64_t kind = attribute(frame, "kind");
-    if (kind == CHECK && is_surely_finite(buffer)) return NULL;
+    if (kind == CHECK) {
+        double least = bound(frame, "least", 0), most = bound(frame, "most", INFINITY);
+        int is_bounded = least > 0 || most < INFINITY;
+        if (is_bounded ? is_within(buffer, least, most) : is_surely_finite(buffer)) return NULL;
+    }
     Record record = {.number = attribute(frame, "number")};
     summarise(buffer, &record.rank, record.row);
     if (kind == VALUE && buffer->dtype < 64 && sizes[buffer->dtype] > 0) {

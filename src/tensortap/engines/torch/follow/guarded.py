@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from tensortap.engines.torch.follow.forked import world_size
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.pace import Pace
 from tensortap.engines.torch.follow.root_calls import RootCalls
@@ -60,6 +62,8 @@ class GuardedRuns:
         self.guard = Guard(models.program)
         self._calls: RootCalls | None = None
         self._is_guarding = False
+        self._granted = 0  # calls of which nothing is to be heard
+        self._is_only_rank = True
         self.is_idle = False
 
     @property
@@ -73,10 +77,13 @@ class GuardedRuns:
 
     def takes_next(self, stepped: bool) -> bool:
         """A run is over, in which an optimizer may have stepped; whether the next one is not watched."""
+        self._take_account()
         if self._pace is None or self._pace.watches_next(stepped):
             self.end()
             return False
         self.is_idle = True
+        self._is_only_rank = world_size() < 2
+        self._open_gate()
         self._models.refresh()  # a model that the program lets go of must not wait for the next watched run
         return True
 
@@ -90,10 +97,13 @@ class GuardedRuns:
         self.guard.listen()
         if not self._session.runs_compiled:  # compiled models must not meet hooks of ours
             self._calls = RootCalls(self._enter, self._leave)
+            self._open_gate()
 
     def end(self) -> None:
         """Remove what guards; harmless when nothing does."""
         if self._is_guarding:
+            if self._pace is not None:
+                self._pace.end()
             self._is_guarding = False
             self.guard.stop_listening()
             if self._calls is not None:
@@ -118,6 +128,34 @@ class GuardedRuns:
         self.look_at_step(optimizer)
         if self._calls is not None:
             self._calls.resume()
+            if self._calls.in_c is not None:
+                self._calls.in_c.gate.stepped = 1
+
+    def goes_on(self, optimizer: Optimizer) -> bool:
+        """The step of an optimizer has ended a unit; whether nothing is bad, and the next one is guarded for certain.
+
+        What most steps of a program come to, and all that there is to do about them.
+        """
+        began = time.perf_counter()
+        pace, calls = self._pace, self._calls
+        if (
+            pace is None
+            or not self._is_only_rank
+            or not pace.goes_on(began)
+            or self._watch.budget.bad is not None
+            or not self.guard.is_fine_after(optimizer)
+        ):
+            return False
+        if calls is not None and calls.in_c is not None:
+            gate = calls.in_c.gate
+            gate.leads = 0
+            if gate.quiet != self._granted:
+                self._take_account()
+                self._open_gate()
+        if calls is not None and (calls.in_c is None or not calls.in_c.is_there):
+            calls.resume()
+        pace.go_on(began)
+        return True
 
     def look_at_update(self) -> None:
         """In a program without an optimizer, it may have updated its models itself."""
@@ -130,6 +168,7 @@ class GuardedRuns:
     def _notice(self, bad: str | None) -> None:
         if bad is not None and self._watch.budget.bad is None:
             self._watch.finds_unwatched(self._watch.seen.steps if self._follower.optimizers else -1, bad)
+            self._take_account()  # the next call ends the unit
 
     # --- calls of models ---------------------------------------------------------------------------
 
@@ -152,5 +191,20 @@ class GuardedRuns:
     def _on_model(self, module: nn.Module, args: Any) -> None:
         if torch._C._current_autograd_node() is None:
             self.look_at_update()
+            self._take_account()
             if self.ends_unit(module):
                 self._follower.on_model(module, args)
+
+    def _open_gate(self) -> None:
+        """Say which calls of the unit that begins need not be heard of."""
+        if self._calls is not None and self._calls.in_c is not None and self._pace is not None:
+            gate = self._calls.in_c.gate
+            gate.trains, gate.stepped, gate.leads = bool(self._follower.optimizers), 0, 0
+            gate.quiet = self._granted = self._pace.calls_left(bool(gate.trains))
+
+    def _take_account(self) -> None:
+        """Add up what was not heard of; all calls are, from now on."""
+        if self._calls is not None and self._calls.in_c is not None and self._pace is not None:
+            gate = self._calls.in_c.gate
+            self._pace.add(self._granted - gate.quiet, gate.own_ns / 1e9)
+            self._granted = gate.quiet = gate.own_ns = 0

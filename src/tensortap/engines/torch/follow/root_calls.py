@@ -2,7 +2,8 @@
 every module, which a program that is only guarded must not pay for.
 
 So the global hook is there only while no model is being called. It steps aside for the call, and gives the model a hook
-for its end, or waits to be told that the next call is to be heard of.
+for its end, or waits to be told that the next call is to be heard of. Where modules may be called in C, it is there for
+calls that are to be heard of only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,6 +19,10 @@ from torch.nn.modules import module as modules
 
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.global_hooks import hide, show
+from tensortap.errors import NativeBuildError
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.observer.guarded_calls import GuardedCalls
 
 __all__ = ["RootCalls"]
 
@@ -28,6 +33,9 @@ class RootCalls:
     Args:
         enter: called as (module, args) before a call; whether to hear of its end, and of the next.
         leave: called as (module, output) after such a call, unless it raises.
+
+    Attributes:
+        in_c: what looks at calls without Python, and says which are to be heard of here; None if nothing does.
 
     >>> calls = RootCalls(lambda module, args: not print("in"), lambda module, output: print("out"))
     >>> _ = nn.Sequential(nn.Identity(), nn.Identity())(1)
@@ -47,13 +55,16 @@ class RootCalls:
         self._called: weakref.ref[nn.Module] | None = None
         self._is_removed = False
         hide(self._key)
+        self.in_c = _guarded_calls(self._hear, self._look)
+        if self.in_c is not None:
+            self._step_aside()
 
     @never_compiled  # type: ignore[type-var]
     def entered(self, module: nn.Module, args: Any) -> None:
         """A model is called."""
         if torch.compiler.is_dynamo_compiling() or threading.get_ident() != self._thread:
             return
-        modules._global_forward_pre_hooks.pop(self._key, None)
+        self._step_aside()
         if self._on_enter(module, args) and not self._is_removed:
             if isinstance(module, torch.jit.ScriptModule):  # it cannot be given hooks
                 self.resume()
@@ -62,9 +73,11 @@ class RootCalls:
                 module._forward_hooks[self._key] = self._end
 
     def resume(self) -> None:
-        """Hear of the next call."""
-        if self._called is None and not self._is_removed:
-            modules._global_forward_pre_hooks[self._key] = self.entered
+        """Hear of the next call, or of the next that what looks at them in C tells of."""
+        if self.in_c is None or not self.in_c.is_there:
+            self._hear()
+        else:
+            self.in_c.gate.leads = 0
 
     @never_compiled  # type: ignore[type-var]
     def left(self, module: nn.Module, output: Any) -> None:
@@ -81,10 +94,33 @@ class RootCalls:
             self._forget(called)
         self._handle.remove()
         show(self._key)
+        if self.in_c is not None:
+            self.in_c.remove()
+
+    def _hear(self) -> None:
+        if self._called is None and not self._is_removed:
+            modules._global_forward_pre_hooks[self._key] = self.entered
+
+    def _step_aside(self) -> None:
+        modules._global_forward_pre_hooks.pop(self._key, None)
+
+    def _look(self, module: nn.Module, output: Any) -> None:
+        if not self._is_removed:
+            self._on_leave(module, output)
 
     def _forget(self, module: nn.Module) -> bool:
         self._called = None
         return module._forward_hooks.pop(self._key, None) is not None
+
+
+def _guarded_calls(tell: Callable[[], None], look: Callable[[nn.Module, Any], None]) -> GuardedCalls | None:
+    try:
+        # Imported here: the dispatch mode must work where nothing can be compiled.
+        from tensortap.engines.torch.observer.guarded_calls import GuardedCalls
+
+        return GuardedCalls(tell, look) if GuardedCalls.may_be() else None
+    except NativeBuildError:
+        return None
 
 
 class _End:

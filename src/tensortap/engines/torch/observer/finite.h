@@ -6,7 +6,7 @@
 namespace tensortap {
 
 template <class Bits>
-__attribute__((optimize("O3"))) bool has_exponent(const void* data, size_t count, Bits exponent) {
+__attribute__((always_inline)) inline bool finds_exponent(const void* data, size_t count, Bits exponent) {
   constexpr size_t kPart = 4096;  // looked at without a branch
   const auto* bits = static_cast<const Bits*>(data);
   for (size_t begin = 0; begin < count; begin += kPart) {
@@ -16,6 +16,22 @@ __attribute__((optimize("O3"))) bool has_exponent(const void* data, size_t count
     if (found != 0) return true;
   }
   return false;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+template <class Bits>
+__attribute__((optimize("O3"), target("avx2"))) bool finds_exponent_widely(const void* data, size_t count, Bits exponent) {
+  return finds_exponent(data, count, exponent);
+}
+#endif
+
+template <class Bits>
+__attribute__((optimize("O3"))) bool has_exponent(const void* data, size_t count, Bits exponent) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+  static const bool is_wide = __builtin_cpu_supports("avx2") != 0;
+  if (is_wide) return finds_exponent_widely(data, count, exponent);
+#endif
+  return finds_exponent(data, count, exponent);
 }
 
 // 1 for yes, 0 for no, -1 for a tensor that cannot be read as it lies in memory.

@@ -105,6 +105,13 @@ PyObject* call_module(PyObject*, PyObject* const* arguments, Py_ssize_t count, P
 PyMethodDef call_definition = {"_call_impl", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_module)),
                                METH_FASTCALL | METH_KEYWORDS, nullptr};
 
+PyObject* as_method(PyMethodDef* definition) {
+  PyObject* function = PyCFunction_New(definition, nullptr);
+  PyObject* method = function == nullptr ? nullptr : PyInstanceMethod_New(function);
+  Py_XDECREF(function);
+  return method;
+}
+
 // Shared with Python, which reads and writes it.
 struct Outermost {
   uint64_t thread;      // whose calls are counted; none in a forked child
@@ -159,10 +166,7 @@ EXPORT PyObject* tt_quick_calls(PyObject* usual, PyObject* dicts, PyObject* name
     Py_XSETREF(own_hooks[i], Py_NewRef(PyTuple_GET_ITEM(names, i)));
   }
   if (forward_name == nullptr) forward_name = PyUnicode_InternFromString("forward");
-  PyObject* function = PyCFunction_New(&call_definition, nullptr);
-  PyObject* method = function == nullptr ? nullptr : PyInstanceMethod_New(function);
-  Py_XDECREF(function);
-  return method;
+  return as_method(&call_definition);
 }
 
 // Which of the global hooks are ours: pairs of what is called before and after a module, in their order.

@@ -15,7 +15,7 @@ from torch.nn.modules import module as modules
 from tensortap.engines.torch.global_hooks import pairs, tell_of_pairs
 from tensortap.engines.torch.observer.library import library
 
-__all__ = ["OutermostCalls", "quick_calls"]
+__all__ = ["OutermostCalls", "called_in_c", "is_usual", "quick_calls"]
 
 _CALL = "_call_impl"
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks", "_forward_hooks")
@@ -45,18 +45,28 @@ def quick_calls() -> Iterator[None]:
 
 def _install() -> None:
     global _ours
-    if vars(nn.Module)[_CALL] is not _theirs:
+    if not is_usual():
         return
+    _ours = called_in_c()
+    tell_of_pairs(_pairs_changed)
+    _pairs_changed()
+    setattr(nn.Module, _CALL, _ours)
+
+
+def is_usual() -> bool:
+    """Whether modules are called as PyTorch does it."""
+    return vars(nn.Module)[_CALL] is _theirs
+
+
+def called_in_c() -> Any:
+    """What may take the place of PyTorch's way to call a module, and goes it for modules with hooks of the program."""
     dicts = (
         modules._global_forward_pre_hooks,
         modules._global_forward_hooks,
         modules._global_backward_pre_hooks,
         modules._global_backward_hooks,
     )
-    _ours = library().tt_quick_calls(_theirs, dicts, _HOOKS)
-    tell_of_pairs(_pairs_changed)
-    _pairs_changed()
-    setattr(nn.Module, _CALL, _ours)
+    return library().tt_quick_calls(_theirs, dicts, _HOOKS)
 
 
 def _remove() -> None:
