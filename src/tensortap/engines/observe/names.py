@@ -112,7 +112,8 @@ class NameTable:
     def source(self, name: str, spec: TensorSpec) -> Node | None:
         """A node that was kept for something that is no op: a parameter, an input, a constant."""
         for node in self._sources.get(name, ()):
-            if node.outputs[0] == spec:
+            known = node.outputs[0]
+            if known is spec or known == spec:
                 return node
         return None
 

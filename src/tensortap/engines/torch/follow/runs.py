@@ -85,7 +85,7 @@ class Runs:
         """The present run is over, if there is one; `run` is what has happened in it."""
         block, self._block = self._block, None
         if block is not None:
-            self.session.circumstances = _circumstances(run, list(optimizers))
+            self.session.circumstances = _circumstances(run, list(optimizers), self.session.circumstances)
         if run.stepped:
             self._watch.seen.steps += 1
         try:
@@ -146,17 +146,22 @@ class Runs:
             block.__exit__(None, None, None)
 
 
-def _circumstances(run: PresentRun, optimizers: list[Optimizer]) -> Circumstances:
+def _circumstances(run: PresentRun, optimizers: list[Optimizer], last: Circumstances) -> Circumstances:
+    """Those of a run that is over; `last`, if they are the same."""
     rates = {}
     for optimizer in optimizers:
         groups = optimizer.param_groups
         rate = float(groups[0].get("lr", math.nan)) if groups else math.nan
         if math.isfinite(rate):
             rates[type(optimizer).__name__] = rate
+    trains, calls = run.is_for_training, run.call_times
+    if (
+        not (calls or run.modes or last.calls or last.modes or last.is_preparation)
+        and trains == last.trains
+        and rates == last.learning_rates
+        and last.counts_steps == bool(optimizers)
+    ):
+        return last
     return Circumstances(
-        trains=run.is_for_training,
-        learning_rates=rates,
-        counts_steps=bool(optimizers),
-        calls=run.call_times,
-        modes=run.modes,
+        trains=trains, learning_rates=rates, counts_steps=bool(optimizers), calls=calls, modes=run.modes
     )
