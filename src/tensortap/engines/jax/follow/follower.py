@@ -156,7 +156,10 @@ class Follower:
     def _guarded(self, function: Function, call: Call) -> Sequence[Any]:
         kept: list[Any] | None = None
         try:
-            kept = self._before_donation(call) if any(call.donated) else list(call.arguments)
+            with self._lock:
+                kept = self._sentinel.keep(function, call, can_repeat=True)
+            if any(call.donated):
+                kept = copied(kept, call.donated)
             if function.is_library:
                 call.stack = stack_from(sys._getframe(1))
         except Exception:
@@ -165,21 +168,18 @@ class Follower:
             results = call.go_on()
         except (FloatingPointError, InternalFloatingPointError):
             # JAX looks itself (jax_debug_nans), and does not let bad results out.
+            self._sentinel.failed()
             if kept is not None:
                 call.arguments = kept
                 self._attempt(self._raised, function, call)
+            raise
+        except BaseException:
+            self._sentinel.failed()
             raise
         if kept is not None:
             call.arguments = kept
             self._attempt(self._look, function, call, results)
         return results
-
-    def _before_donation(self, call: Call) -> list[Any]:
-        """The arguments of a call, as they can be kept: it destroys what is donated to it."""
-        gone = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
-        with self._lock:
-            self._sentinel.give_away(gone)
-        return copied(call.arguments, call.donated)
 
     def _look(self, function: Function, call: Call, results: Sequence[Any]) -> None:
         with self._lock:
