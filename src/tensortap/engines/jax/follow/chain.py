@@ -30,9 +30,11 @@ __all__ = ["Chain", "Made"]
 
 log = logging.getLogger("tensortap.hooks")
 
-_LONGEST = 16
+_LONGEST = 64
 _SECONDS = 1.0
-"""A chain of so many calls, or so old, is looked at: nobody waits long for an answer."""
+_TIMES = 4
+"""A chain of so many calls, so old, or that keeps so many times what its first call was given, is looked at: nobody waits
+long for an answer, and memory is not used up for batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Chain:
         self._rest: list[Any] = []
         self._thread = threading.get_ident()
         self._began = time.monotonic()
+        self._nbytes = first.nbytes
         first.chain = self
 
     @property
@@ -81,6 +84,7 @@ class Chain:
         return (
             self.last.function.telling is None
             or len(self.members) >= _LONGEST
+            or self._nbytes >= _TIMES * self.members[0].nbytes
             or time.monotonic() - self._began > _SECONDS
         )
 
@@ -127,6 +131,7 @@ class Chain:
             for each, nbytes in zip(call.arguments, pending.function.nbytes_of, strict=True)
             if not isinstance(each, Made)
         )
+        self._nbytes += pending.nbytes
         pending.chain = self
         self.members.append(pending)
         self._made = _references(results)
