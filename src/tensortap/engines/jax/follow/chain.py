@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,8 +33,8 @@ log = logging.getLogger("tensortap.hooks")
 _LONGEST = 64
 _SECONDS = 1.0
 _TIMES = 4
-"""A chain of so many calls, so old, or that keeps so many times what its first call was given, is looked at: nobody waits
-long for an answer, and memory is not used up for batches."""
+"""A chain of so many calls, so old, or that keeps so many times what its first call was given, is looked at: nobody
+waits long for an answer, and memory is not used up for batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,15 @@ class Chain:
 
     # --- how it grows --------------------------------------------------------------------------------
 
-    def kept(self, function: Function, call: Call) -> list[Any] | None:
+    def kept(self, function: Function, call: Call, copied: Collection[int]) -> list[Any] | None:
         """What has to be kept of the arguments of a call that goes on with it; None if it does not.
 
         It does if whatever is bad in large results of the last one is bad in those of the call, too.
+
+        Args:
+            function: that is called.
+            call: before it is made.
+            copied: identities of arguments of which there will be copies anyway.
         """
         if function is not self.last.function or function.telling is None or not function.repeats:
             return None
@@ -107,6 +112,8 @@ class Chain:
         for place, each in enumerate(self.last.results):
             if id(each) not in shows and place not in function.little:
                 return None
+        for each in copied:
+            places.pop(each, None)
         kept = [Made(places[id(each)]) if id(each) in places else each for each in call.arguments]
         gone = {id(each) for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone}
         if any(id(each) in gone and id(each) not in shows for each in self.last.results):

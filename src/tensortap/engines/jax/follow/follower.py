@@ -22,7 +22,7 @@ from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.again import Again, FollowedSession
 from tensortap.engines.jax.follow.functions import Family, Function, Functions
 from tensortap.engines.jax.follow.pending import Pending
-from tensortap.engines.jax.follow.sentinel import Sentinel, copied
+from tensortap.engines.jax.follow.sentinel import Sentinel
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.tensors import host_array
 from tensortap.engines.session.block import Monitor
@@ -158,8 +158,8 @@ class Follower:
         try:
             with self._lock:
                 kept = self._sentinel.keep(function, call, can_repeat=True)
-            if any(call.donated):
-                kept = copied(kept, call.donated)
+                if any(call.donated):
+                    kept = self._sentinel.copied(kept, call)
             if function.is_library:
                 call.stack = stack_from(sys._getframe(1))
         except Exception:

@@ -21,6 +21,7 @@ __all__ = ["Family", "Function", "Functions"]
 _KEPT = 2048
 _SMALL = 1 << 18
 _LITTLE = 1 << 14
+_ON_HOST = frozenset(["pure_callback", "io_callback", "debug_callback"])
 
 
 class Family:
@@ -61,7 +62,7 @@ class Function:
         floats: places of the results that can be bad; of many, those in which others would show.
         known_bad: kinds of bad values that each of them has had.
         nbytes, nbytes_of: of all its arguments, and of each.
-        repeats: it may be executed again without harm: it prints nothing, and tells nobody.
+        repeats: of a function that returns much, whether it returns the same again, and nobody hears of it.
         is_small: its results are looked at faster than somebody else could be asked to.
         memory: how the results that can be bad lie in memory; None if not all of them can be read there.
         little: which of these are so small that they are kept until somebody looks at them.
@@ -83,12 +84,13 @@ class Function:
         )
         self.nbytes_of = tuple(_nbytes(aval) for aval in jaxpr.in_avals)
         self.nbytes = sum(self.nbytes_of)
-        self.repeats = not jaxpr.effects
         nbytes = sum(_nbytes(jaxpr.out_avals[place]) for place in self.floats)
         self.is_small = nbytes <= _SMALL
         self.telling: Telling | None = None
+        self.repeats = False
         if not self.is_small and not self.is_library:
             self.telling = telling(self.program)
+            self.repeats = not jaxpr.effects and not any(op.primitive in _ON_HOST for op in self.program.ops)
             self.floats = tuple(place for place in self.floats if place in self.telling.results)
         avals = [jaxpr.out_avals[place] for place in self.floats]
         self.memory = _memory(avals)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax._src.array import ArrayImpl
 from jax.sharding import SingleDeviceSharding
 
-from tensortap.engines.jax.calls import Call
+from tensortap.engines.jax.calls import Call, execute
 from tensortap.engines.jax.follow.functions import Function
 from tensortap.engines.jax.taps.library import Memory, library
 from tensortap.engines.jax.tensors import host_array
@@ -50,6 +51,18 @@ class Pending:
     found: Mapping[int, int] | None = None
     chain: Chain | None = None
     is_shared: bool = False
+    holds: frozenset[int] = field(init=False)
+    """Identities of the arguments that are kept."""
+
+    def __post_init__(self) -> None:
+        self.holds = frozenset(map(id, self.call.arguments))
+
+    def put_in_place(self, copies: Mapping[int, Any]) -> None:
+        """Keep copies of arguments, by their identities, which another call is about to destroy."""
+        arguments = [copies.get(id(each), each) for each in self.call.arguments]
+        parameters = dict(self.call.parameters, donated_invars=(False,) * len(arguments))
+        self.call = replace(self.call, arguments=arguments, go_on=partial(execute, arguments, parameters))
+        self.holds = frozenset(map(id, arguments))
 
     @property
     def is_told(self) -> bool:

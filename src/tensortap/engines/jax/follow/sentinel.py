@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from tensortap.engines.jax.taps import portable, primitives
 from tensortap.engines.jax.taps.library import library
 from tensortap.engines.jax.tensors import is_shared
 
-__all__ = ["MEMORY_VARIABLE", "Sentinel", "copied"]
+__all__ = ["MEMORY_VARIABLE", "Sentinel"]
 
 MEMORY_VARIABLE = "TENSORTAP_JAX_MEMORY"
 """How many bytes of kept arguments there may be; an eighth of the memory of the machine by default."""
@@ -63,17 +63,37 @@ class Sentinel:
         """
         kept: list[Any] | None = None
         chain = self._chain
+        donated = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
         if chain is not None and chain.is_of_this_thread:
             if can_repeat and not chain.is_full and not _jax_looks():
-                kept = chain.kept(function, call)
+                gone = {id(each) for each in donated}
+                held = {each for pending in self._holders(gone) for each in pending.holds & gone}
+                kept = chain.kept(function, call, held)
             if kept is None and not function.is_small and not function.is_library:
                 self._close_chain()
         if kept is None:
             kept = list(call.arguments)
-        if any(call.donated):
-            pairs = zip(kept, call.donated, strict=True)
-            self._give_away([each for each, is_gone in pairs if is_gone])
+        if donated:
+            self._give_away([each for each in donated if any(each is other for other in kept)])
         return kept
+
+    def copied(self, kept: list[Any], call: Call) -> list[Any]:
+        """What is kept, with copies in the place of what the call will destroy; so for calls before it, too."""
+        with_copies = _copied(kept, call.donated)
+        copies = {id(old): new for old, new in zip(kept, with_copies, strict=True) if new is not old}
+        for pending in self._holders(copies.keys()):
+            pending.put_in_place(copies)
+        return with_copies
+
+    def _holders(self, arrays: Set[int]) -> list[Pending]:
+        """Calls whose verdict is not known yet and that keep one of these arrays, given by their identities."""
+        if not arrays:
+            return []
+        return [
+            each
+            for each in (*self._small, *self._pending)
+            if each.found is None and not each.holds.isdisjoint(arrays)
+        ]
 
     def failed(self) -> None:
         """The call that was about to be made has failed."""
@@ -201,7 +221,7 @@ class Sentinel:
             yield from chain.found()
 
 
-def copied(arguments: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
+def _copied(arguments: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
     """The arguments, copies in the place of those that the call may destroy."""
     places = [
         place
