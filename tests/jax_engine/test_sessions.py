@@ -184,6 +184,20 @@ class TestFollowing:
         assert seen.steps == 40
         assert most - before < 20  # of each chain that is not looked at yet the first and the last
 
+    def test_what_a_call_was_given_is_there_though_a_later_one_destroys_it(self, tmp_path):
+        """Gradients and their update are calls of their own; the update is given the parameters away."""
+
+        def program():
+            gradients = jax.jit(jax.grad(lambda params, x: (jnp.log(x) * params**2).mean()))
+            update = jax.jit(lambda params, gradient: params - 0.1 * gradient, donate_argnums=(0, 1))
+            params = jnp.ones((512, 512))
+            for number in range(8):
+                params = update(params, gradients(params, 0.0 if number == 5 else 2.0))
+
+        _, report, seen = followed(program, tmp_path / "root")
+        assert (report.first_bad.step, seen.steps) == (5, 8)
+        assert report.first_bad.node.op_type == "log"
+
     def test_a_call_that_fails_does_not_end_watching(self, tmp_path):
         def program():
             step = jax.jit(lambda state, x: state * 0.5 + jnp.log(x))
