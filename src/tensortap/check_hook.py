@@ -85,7 +85,7 @@ class CheckHook(DumpingDebugHook):
         engine = engine_session_of(session)
         self._stop_collecting()
         if isinstance(engine, UpdatingSession):
-            self._checking = Checking(UpdateLog(self._root), self._look)
+            self._checking = Checking(UpdateLog(self._root), self._glance)
             self._collector = engine.collect_updates(self._checking.add)
 
     def end(self, session: Any) -> None:
@@ -101,6 +101,8 @@ class CheckHook(DumpingDebugHook):
         self._look()
 
     def _stop_collecting(self) -> None:
+        if self._checks is not None:
+            self._checks.ends.set()
         if self._collector is not None:
             self._collector.close()
             self._collector = None
@@ -109,14 +111,22 @@ class CheckHook(DumpingDebugHook):
             self._checking = None
 
     def _look(self) -> None:
-        """What is known so far."""
+        """All that is known so far."""
+        if self._root.is_dir():
+            self.findings = self._live().look()
+
+    def _glance(self) -> None:
+        """The same beside the program, as far as there is time."""
+        known = self._live().glance() if self._root.is_dir() else None
+        if known is not None:
+            self.findings = known
+
+    def _live(self) -> LiveChecks:
         from tensortap.analyze.checks.live import LiveChecks
 
-        if not self._root.is_dir():
-            return
         if self._checks is None:
             self._checks = LiveChecks(self._root, self._accept, self._on_finding)
-        self.findings = self._checks.look()
+        return self._checks
 
 
 class _Samples:

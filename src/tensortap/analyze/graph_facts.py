@@ -132,6 +132,15 @@ class GraphFacts:
         """The variable whose value a tensor is; None if it is something else."""
         return variable_behind(self, tensor)
 
+    def forward_name(self, name: str) -> str | None:
+        """For a gradient, the name of the node it is the gradient of, if the run has it; made without either."""
+        if isinstance(self.nodes, GraphNodes):
+            forward = self.nodes.forward(name)
+            if forward is not None:
+                return forward if forward in self.nodes else None
+        found = self.forward_of(self.nodes[name])
+        return None if found is None else found.name
+
     def forward_of(self, node: Node) -> Node | None:
         """For a gradient, the node it is the gradient of, if the run has it."""
         if node.forward is not None or node.phase:

@@ -24,6 +24,7 @@ class GraphNodes(Mapping[str, Node]):
     def __init__(self, messages: dict[str, Any]) -> None:
         self._messages = messages
         self._nodes: dict[str, Node] = {}
+        self._phases: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Node:
         node = self._nodes.get(name)
@@ -55,14 +56,26 @@ class GraphNodes(Mapping[str, Node]):
 
     def phase(self, name: str) -> str:
         """The phase of a node, which need not be made for it; empty if it is not there."""
-        message = self._messages.get(name)
-        if message is None:
-            return ""
-        return message.attr["_phase"].s.decode() if "_phase" in message.attr else phase_of(self[name])
+        known = self._phases.get(name)
+        if known is None:
+            message = self._messages.get(name)
+            if message is None:
+                return ""
+            told = message.attr["_phase"].s.decode() if "_phase" in message.attr else phase_of(self[name])
+            known = self._phases[name] = told
+        return known
+
+    def forward(self, name: str) -> str | None:
+        """The node that a node is the gradient of, which need not be made for it; None if that is not told."""
+        attributes = self._messages[name].attr
+        return attributes["_forward"].s.decode() if "_forward" in attributes else None
 
     def op_types(self) -> dict[str, str]:
         """Op types of all nodes."""
         return {name: message.op for name, message in self._messages.items()}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._messages
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._messages)

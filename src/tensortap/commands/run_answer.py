@@ -149,10 +149,10 @@ class Answerer:
             return lambda: None
         self._checks = checks
 
-        def look() -> None:
-            checks.look()
+        def glance() -> None:
+            checks.glance()
 
-        return look
+        return glance
 
     def _say_of(self, finding: str) -> None:
         """Tell of something silently wrong, whether or not we are to be quiet; after the program, only the list is."""
@@ -182,6 +182,8 @@ class Answerer:
         if os.getpid() != self._process:  # a forked child that ends by itself
             return
         self._ends = time.monotonic()
+        if self._checks is not None:
+            self._checks.ends.set()
         try:
             watch.close(LAST_SECS if self._voice.is_head else CHILD_SECS, self._ask_for_patience)
             self._voice.ends()

@@ -239,12 +239,12 @@ class Update:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what is as it would be by default is left out."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        told = {name: getattr(self, name) for name in _NAMES}
         for name in ("source", "made", "schedule"):
             told[name] = _text_of(told[name])
         told["events"] = [[what, who, _text_of(source)] for what, who, source in self.events]
         told["parameters"] = [
-            {key: value for key, value in zip(_KEYS, each, strict=True) if value != _DEFAULTS[key]}
+            {key: value for key, value, usual in zip(_KEYS, each, _DEFAULTS, strict=True) if value != usual}
             for each in self.parameters
         ]
         left_out: tuple[Any, ...] = (None, (), [], "")
@@ -278,8 +278,9 @@ class Update:
         )
 
 
+_NAMES = tuple(each.name for each in fields(Update))
 _KEYS = ParameterUpdate._fields
-_DEFAULTS: dict[str, Any] = {"name": None, **ParameterUpdate._field_defaults}
+_DEFAULTS = tuple(ParameterUpdate._field_defaults.get(key) for key in _KEYS)
 
 
 def _tuples(value: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -87,6 +87,7 @@ def check_session(
     task: int | None = None,
     cache: MutableMapping[str, RunFacts] | None = None,
     account: Account | None = None,
+    pause: Callable[[], None] = lambda: None,
 ) -> list[CheckFinding]:
     """What is silently wrong in the program of a session, the most telling first.
 
@@ -96,11 +97,12 @@ def check_session(
         task: only look at what this rank wrote.
         cache: runs that have been read before; it is filled.
         account: told what there was to look at.
+        pause: called before each run that is read and each rule that is asked; it may give up by an error.
     """
     found: dict[str, CheckFinding] = {}
-    for evidence in evidence_of(session, cache):
+    for evidence in evidence_of(session, cache, pause):
         if task is None or task == evidence.task:
-            for finding in check(evidence, account):
+            for finding in check(evidence, account, pause):
                 found.setdefault(finding.key, replace(finding, rank=evidence.task))
     return [each for each in _sorted(found.values()) if not is_accepted(each, accept)]
 
@@ -122,22 +124,27 @@ def check_updates(root: Path, accept: Sequence[str] = ()) -> list[CheckFinding]:
     return [each for each in _sorted(found.values()) if not is_accepted(each, accept)]
 
 
-def check(evidence: Evidence, account: Account | None = None) -> list[CheckFinding]:
+def check(
+    evidence: Evidence, account: Account | None = None, pause: Callable[[], None] = lambda: None
+) -> list[CheckFinding]:
     """What all rules find in the evidence of one task. A rule that fails finds nothing, and is accounted for."""
     account = Account() if account is None else account
     account.runs += len(evidence.runs)
     account.updates += len(evidence.updates)
     account.trains |= bool(evidence.updates) or any(run.gradients for run in evidence.runs)
-    found, _ = _ask(evidence, account)
+    found, _ = _ask(evidence, account, pause)
     hidden = {kind for each in found for kind in RULES[each.kind].hides}
     return _sorted(each for each in found if each.kind not in hidden)
 
 
-def _ask(evidence: Evidence, account: Account | None = None) -> tuple[list[CheckFinding], list[str]]:
+def _ask(
+    evidence: Evidence, account: Account | None = None, pause: Callable[[], None] = lambda: None
+) -> tuple[list[CheckFinding], list[str]]:
     """What the rules find, and which kinds have to wait for runs to be read."""
     found: list[CheckFinding] = []
     waiting: list[str] = []
     for rule in RULES.values():
+        pause()
         evidence.asked.clear()
         try:
             found += list(rule.find(evidence))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 MOST_RUNS = 24
 """That are looked at of one task: the first ones, and the last."""
 
-ENOUGH_TENSORS, FEW_RUNS = 30_000, 4
+ENOUGH_TENSORS, FEW_RUNS = 30_000, 3
 """Of large runs fewer are looked at: no more once they have so many tensors, but so many runs in any case. A program
 that repeats itself shows nothing new in the others, and each takes seconds."""
 
@@ -120,13 +120,16 @@ def evidence_of_updates(root: Path) -> Iterator[Evidence]:
 
 
 def evidence_of(
-    session: SessionDir, cache: MutableMapping[str, RunFacts] | None = None
+    session: SessionDir,
+    cache: MutableMapping[str, RunFacts] | None = None,
+    pause: Callable[[], None] = lambda: None,
 ) -> Iterator[Evidence]:
     """The evidence of each task of a session.
 
     Args:
         session: its directory.
         cache: runs that have been read before, which stay as they are.
+        pause: called before each run that is read.
     """
     known = {} if cache is None else cache
     of_task: dict[int, list[RunFacts]] = {}
@@ -140,6 +143,7 @@ def evidence_of(
             break
         facts = known.get(run.name)
         if facts is None:
+            pause()
             try:
                 if read_description(run.path).status == RUNNING:
                     continue

@@ -45,10 +45,8 @@ class Flow:
         found = set()
         for name in self.facts.op_types:
             if self.facts.phase(name) == "backward":
-                forward = self.facts.forward_of(self.facts.nodes[name])
-                if forward is not None:
-                    found.add(forward.name)
-        return frozenset(found)
+                found.add(self.facts.forward_name(name))
+        return frozenset(each for each in found if each is not None)
 
     @property
     def trains(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.checks import CheckFinding, check_session, check_updates
+from tensortap.errors import TensortapError
 from tensortap.reader import SessionDir
 
 if TYPE_CHECKING:
@@ -17,6 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["LiveChecks"]
 
 log = logging.getLogger("tensortap.checks")
+
+SHARE = 0.05
+"""Of the time that passes, how much of it runs may be read for beside a program; what updates show is always told."""
+
+
+class Abandoned(TensortapError):
+    """A look is given up in the middle, between two rules, because a whole one follows."""
 
 
 class LiveChecks:
@@ -29,6 +40,7 @@ class LiveChecks:
 
     Attributes:
         faults: looks that failed, which is a fault of ours; the first is logged.
+        ends: once it is set, looks beside the program are given up; see `glance`.
     """
 
     def __init__(self, root: Path, accept: Sequence[str], tell: Callable[[CheckFinding], None]) -> None:
@@ -38,24 +50,68 @@ class LiveChecks:
         self._told: set[str] = set()
         self._runs: dict[str, RunFacts] = {}
         self._lock = threading.Lock()
+        self._rests_until = 0.0
         self.faults = 0
+        self.ends = threading.Event()
 
     def look(self) -> list[CheckFinding]:
-        """What is known so far; what updates show is told before runs are read, which takes longer."""
+        """All that is known so far; a glance that has begun is given up for it."""
+        self.ends.set()
         with self._lock:
-            try:
-                self._tell_new(check_updates(self._root, self._accept))
-                findings = check_session(SessionDir(self._root), accept=self._accept, cache=self._runs)
-                self._tell_new(findings)
-            except Exception:
-                self.faults += 1
-                if self.faults == 1:
-                    log.warning("The program could not be checked for what is silently wrong.", exc_info=True)
-                return []
+            self.ends.clear()
+            with _uncollected():
+                return self._attempt(self._look) or []
+
+    def glance(self) -> list[CheckFinding] | None:
+        """What is known so far, beside a program; None if there was no time to read runs, but only updates."""
+        with self._lock:
+            return self._attempt(self._glance)
+
+    def _attempt(self, action: Callable[[], list[CheckFinding] | None]) -> list[CheckFinding] | None:
+        try:
+            return action()
+        except Abandoned:
+            return None
+        except Exception:
+            self.faults += 1
+            if self.faults == 1:
+                log.warning("The program could not be checked for what is silently wrong.", exc_info=True)
+            return None
+
+    def _look(self, pause: Callable[[], None] = lambda: None) -> list[CheckFinding]:
+        session = SessionDir(self._root)
+        findings = check_session(session, accept=self._accept, cache=self._runs, pause=pause)
+        self._tell_new(findings)
         return findings
+
+    def _glance(self) -> list[CheckFinding] | None:
+        self._tell_new(check_updates(self._root, self._accept))
+        if time.monotonic() < self._rests_until:
+            return None
+        began = time.thread_time()
+        try:
+            return self._look(self._give_up_at_the_end)
+        finally:
+            self._rests_until = time.monotonic() + (time.thread_time() - began) / SHARE
+
+    def _give_up_at_the_end(self) -> None:
+        if self.ends.is_set():
+            raise Abandoned
 
     def _tell_new(self, findings: Sequence[CheckFinding]) -> None:
         for finding in findings:
             if finding.is_sure and finding.key not in self._told:
                 self._told.add(finding.key)
                 self._tell(finding)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A block in which Python does not search for garbage: with a framework loaded, that takes a fifth of a look."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

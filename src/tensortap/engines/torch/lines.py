@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ __all__ = [
     "kind_of",
     "ran_compiled",
     "stack_of",
+    "user_lines",
 ]
 
 _CLASSIFIED_LIMIT = 50_000
@@ -120,16 +122,23 @@ def first_user_frame(frame: FrameType | None) -> FrameType | None:
 
 def capture_stack(frame: FrameType | None) -> tuple[Frame, ...]:
     """The user's lines from `frame` outwards, outermost first."""
-    frames: list[Frame] = []
-    while frame is not None and len(frames) < _STACK_LIMIT:
+    return tuple(reversed(list(user_lines(frame))))
+
+
+def user_lines(frame: FrameType | None) -> Iterator[Frame]:
+    """The user's lines from `frame` outwards, innermost first."""
+    found = 0
+    while frame is not None and found < _STACK_LIMIT:
         code = frame.f_code
-        kind = kind_of(code)
+        kind = _kinds.get(id(code))
+        if kind is None:
+            kind = kind_of(code)
         if kind == _USER:
-            frames.append(Frame(code.co_filename, frame.f_lineno, code.co_qualname))
+            yield _line_of(frame, code)
+            found += 1
         elif kind == _LAUNCHER:
-            break
+            return
         frame = frame.f_back
-    return tuple(reversed(frames))
 
 
 def stack_of(frame: FrameType | None) -> Stack:

@@ -32,13 +32,12 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             return
         if any(flow.facts.operation_named(each).name == "unscale" for each in flow.facts.op_types.values()):
             return
-        flushed = _flushed(flow)
         gradients = [flow.health(each) for each in flow.facts.gradients.values()]
         there = [each for each in gradients if each is not None and each.elements]
         empty = sum(each.zero >= _LOST * each.elements for each in there)
-        if flushed is None or 2 * empty < len(there):
-            continue
-        found.append((flow, *flushed, empty, len(there)))
+        flushed = None if 2 * empty < len(there) else _flushed(flow)
+        if flushed is not None:
+            found.append((flow, *flushed, empty, len(there)))
     if len(found) < ENOUGH:
         return
     flow, node, largest, empty, known = found[0]

@@ -41,9 +41,10 @@ _LOSSES = (
 def find(evidence: Evidence) -> Iterator[CheckFinding]:
     """The first activation of each model whose slope is nearly nothing, in all runs."""
     slopes: dict[str, list[tuple[float, Flow, Node]]] = {}
-    for flow in map(flow_of, evidence.runs):
-        if not flow.trains:
-            continue
+    trained = [flow for flow in map(flow_of, evidence.runs) if flow.trains]
+    if len(trained) < ENOUGH:
+        return
+    for flow in trained:
         for node in flow.nodes(*_STEEPEST):
             if not flow.is_trained(node):
                 continue

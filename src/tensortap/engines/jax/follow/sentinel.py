@@ -27,7 +27,7 @@ from tensortap.engines.jax.taps import portable, primitives
 from tensortap.engines.jax.taps.library import library
 from tensortap.engines.jax.tensors import is_shared
 
-__all__ = ["MEMORY_VARIABLE", "Sentinel"]
+__all__ = ["MEMORY_VARIABLE", "Sentinel", "jax_looks"]
 
 MEMORY_VARIABLE = "TENSORTAP_JAX_MEMORY"
 """How many bytes of kept arguments there may be; an eighth of the memory of the machine by default."""
@@ -65,7 +65,7 @@ class Sentinel:
         chain = self._chain
         donated = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
         if chain is not None and chain.is_of_this_thread:
-            if can_repeat and not chain.is_full and not _jax_looks():
+            if can_repeat and not chain.is_full and not jax_looks():
                 gone = {id(each) for each in donated}
                 held = {each for pending in self._holders(gone) for each in pending.holds & gone}
                 kept = chain.kept(function, call, held)
@@ -251,7 +251,8 @@ def _verdict_of(arrays: Sequence[Any]) -> Any:
         return verdict_of(*arrays)
 
 
-def _jax_looks() -> bool:
+def jax_looks() -> bool:
+    """Whether JAX looks at results itself, and raises if something is bad."""
     return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)
 
 

@@ -333,6 +333,4 @@ EXPORT PyObject* tt_leaves(PyObject* outputs, int64_t most) {
 
 EXPORT void tt_forget_codes(Observer* observer) { observer->forget_codes(); }
 
-EXPORT void tt_free_block(void* block, int64_t size) { pool().give_back(block, size_t(size)); }
-
 #include "guarded_calls.h"

@@ -17,6 +17,7 @@ namespace tensortap {
 
 constexpr int64_t kUnread = -1;   // it does not lie in memory as it is
 constexpr int64_t kMissing = -2;  // there is none
+constexpr size_t kUsualNodes = 4096;
 
 // Odd: elements at an even distance may all be of one column.
 inline int64_t distance_between(int64_t elements, int64_t most) {
@@ -105,12 +106,15 @@ inline Measured measure(const SampledParameter& at, const double* values, bool i
 
 // The leaves of autograd's graph that a backward pass from some tensors comes to; false if there is too much to walk.
 inline bool find_leaves(std::vector<torch::autograd::Node*> pending, size_t most, std::vector<at::Tensor>& leaves) {
-  std::unordered_set<torch::autograd::Node*> seen(pending.begin(), pending.end());
+  std::unordered_set<torch::autograd::Node*> seen(pending.begin(), pending.end(), kUsualNodes);
   while (!pending.empty()) {
     torch::autograd::Node* node = pending.back();
     pending.pop_back();
-    if (auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) leaves.push_back(end->variable);
-    for (const auto& edge : node->next_edges()) {
+    const auto& edges = node->next_edges();
+    if (edges.empty()) {  // nothing else can be a leaf, and to ask each node takes longer than the walk
+      if (auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) leaves.push_back(end->variable);
+    }
+    for (const auto& edge : edges) {
       if (edge.function && seen.insert(edge.function.get()).second) pending.push_back(edge.function.get());
     }
     if (seen.size() > most) return false;

@@ -30,8 +30,17 @@ MOST_EVENTS = 256
 
 def own_line(frame: FrameType | None) -> Frame | None:
     """The innermost of the user's lines that lies in no installed package; else the innermost."""
-    stack = lines.capture_stack(frame)
-    return next((each for each in reversed(stack) if not each.is_installed), stack[-1] if stack else None)
+    innermost: Frame | None = None
+    for line in lines.user_lines(frame):
+        if not _is_installed(line.file):
+            return line
+        innermost = innermost or line
+    return innermost
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str) -> bool:
+    return Frame(file, 0, "").is_installed
 
 
 def name_around(frame: FrameType | None, thing: Any) -> str:

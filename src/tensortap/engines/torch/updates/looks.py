@@ -13,7 +13,7 @@ import torch
 from tensortap.engines.torch.updates.samples import MOST_ELEMENTS, mark_of, sample_of
 from tensortap.errors import NativeBuildError
 
-__all__ = ["Look", "Measured", "native"]
+__all__ = ["Look", "Measured", "Room", "native"]
 
 _FEWEST, _MOST_IN_ALL = 64, 1 << 20
 """Elements: of one tensor, however many there are, and of all together as long as each has that many."""
@@ -39,11 +39,36 @@ class Measured(NamedTuple):
     mark: str | None
 
 
+class Room:
+    """Memory for a look, used again by the next: fresh pages of the kernel are dearer than all that is written there.
+
+    Args:
+        parameters: how many there is room for.
+        most: elements of one sample.
+    """
+
+    def __init__(self, parameters: int, most: int) -> None:
+        self.values = np.empty(3 * most * parameters, np.float64)
+        self.places = np.zeros((parameters, _COLUMNS), np.int64)
+        self.owned = np.zeros(parameters, np.uint8)
+        self.found = np.zeros(parameters, _ROW)
+        self.at_values, self.at_places = self.values.ctypes.data, self.places.ctypes.data
+        self.at_owned, self.at_found = self.owned.ctypes.data, self.found.ctypes.data
+
+    def fits(self, parameters: int, most: int) -> bool:
+        """Whether a look finds room."""
+        return len(self.values) >= 3 * most * parameters and len(self.places) >= parameters
+
+
 class Look:
     """Samples of parameters and their gradients as they are before an update.
 
     Args:
         parameters: all that are looked at.
+        room: of another look that is over, to be used again.
+
+    Attributes:
+        room: where samples are.
 
     >>> weight = torch.ones(4, requires_grad=True)
     >>> weight.sum().backward()
@@ -53,11 +78,13 @@ class Look:
     (0.25, 0.75)
     """
 
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
+    def __init__(self, parameters: list[torch.Tensor], room: Room | None = None) -> None:
         self._parameters = parameters
         self._most = max(_FEWEST, min(MOST_ELEMENTS, _MOST_IN_ALL // max(1, len(parameters))))
-        self._values = np.empty(3 * self._most * len(parameters), np.float64)
-        self._places = np.zeros((len(parameters), _COLUMNS), np.int64)
+        if room is None or not room.fits(len(parameters), self._most):
+            room = Room(len(parameters), self._most)
+        self.room = room
+        self._values, self._places = room.values, room.places[: len(parameters)]
         self._end = 0
         self._take(_BEFORE)
         self._take(_GRADIENT)
@@ -86,25 +113,29 @@ class Look:
                 self._measured_plainly(row, is_own)
                 for row, is_own in zip(self._places.tolist(), own, strict=True)
             ]
-        found = np.empty(len(own), _ROW)
-        owned = np.array(own, np.uint8)
-        places, values = self._places.ctypes.data, self._values.ctypes.data
-        measure(places, len(own), values, owned.ctypes.data, found.ctypes.data)
+        room = self.room
+        room.owned[: len(own)] = own
+        measure(room.at_places, len(own), room.at_values, room.at_owned, room.at_found)
         return [
             Measured._make((*map(_known, row[:5]), *(f"{mark:016x}" if mark else None for mark in row[5:])))
-            for row in found.tolist()
+            for row in room.found[: len(own)].tolist()
         ]
 
     def _take(self, column: int) -> None:
         of_gradients = column == _GRADIENT
         take = native("tt_samples")
+        taken = self._places[:, column + 1]
         if take is None:
-            self._places[:, column + 1] = _UNREAD
+            taken[:] = _UNREAD
         else:
-            begin, places = self._end, self._places.ctypes.data + 8 * column
-            values = self._values.ctypes.data
-            self._end = take(self._parameters, of_gradients, self._most, values, begin, places, _COLUMNS)
-        for number in np.flatnonzero(self._places[:, column + 1] == _UNREAD).tolist():
+            room, begin = self.room, self._end
+            places = room.at_places + 8 * column
+            self._end = take(
+                self._parameters, of_gradients, self._most, room.at_values, begin, places, _COLUMNS
+            )
+        if _UNREAD not in taken:
+            return
+        for number in np.flatnonzero(taken == _UNREAD).tolist():
             parameter = self._parameters[number]
             tensor = parameter.grad if of_gradients else parameter
             self._places[number, column : column + 2] = self._taken_singly(tensor)

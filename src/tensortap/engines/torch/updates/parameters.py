@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensortap.engines.torch.updates.looks import Look
+from tensortap.engines.torch.updates.looks import Look, Room
 from tensortap.engines.torch.updates.rows import rows_differ
 from tensortap.engines.torch.values import dtype_name, shape_of
 from tensortap.records import ParameterUpdate
@@ -60,6 +60,13 @@ class KnownParameters:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
+        self._room: Room | None = None
+
+    def look(self, parameters: list[torch.Tensor]) -> Look:
+        """Take samples; what was taken before is gone then."""
+        look = Look(parameters, self._room)
+        self._room = look.room
+        return look
 
     def of(self, parameter: torch.Tensor) -> _Known:
         """What is known of one."""
@@ -125,7 +132,7 @@ class SeenParameters:
     def __init__(self, seen: list[SeenParameter], known: KnownParameters) -> None:
         self.seen = seen
         self._known = known
-        self._look = Look([each.parameter for each in seen])
+        self._look = known.look([each.parameter for each in seen])
         for each in seen:
             each.rows_differ = known.of(each.parameter).rows_differ(each.parameter)
         known.forget_dead(len(seen))
