@@ -24,7 +24,7 @@ from tensortap.hooks.args import SessionRunArgs, SessionRunContext
 from tensortap.hooks.hook import SessionRunHook
 from tensortap.launch.alarm import Alarm, Condition
 from tensortap.launch.checking import Checking
-from tensortap.launch.polite import Politely
+from tensortap.launch.polite import LONG_REST_SECS, REST_SECS, Politely
 from tensortap.records import KeyTable, Record, RecordBatch, RunInfo
 from tensortap.seam.options import RunOptions
 from tensortap.sink.base import Counts, RunEnd, Sink, log
@@ -67,6 +67,7 @@ class ScriptOptions:
             looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
+        copy_donated: copy arguments that a call may destroy, so that a bad call can be executed again.
         compare: take checksums of what ranks hold copies of, now and then.
         joins: the directory is that of a job to which this process belongs; it counts once it has begun a run.
 
@@ -88,6 +89,7 @@ class ScriptOptions:
     budget: float | None = None
     interceptor: str | None = None
     fsync: bool = False
+    copy_donated: bool = True
     compare: bool = True
     joins: bool = False
 
@@ -185,6 +187,7 @@ class ScriptWatch:
         self.presence.counts = self.seen.told
         self.error: BaseException | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
+        self._rest_secs = REST_SECS if self.budget is None else LONG_REST_SECS
         self.presence.budget = self.budget
         self.copies: CopyChecks | None = CopyChecks(self.root) if options.compare else None
         self._pid = os.getpid()
@@ -249,7 +252,7 @@ class ScriptWatch:
 
     def check_with(self, look: Callable[[], None]) -> None:
         """Have updates looked at by the engine, and the session by somebody now and then."""
-        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look)
+        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look, self._rest_secs)
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
@@ -286,7 +289,7 @@ class ScriptWatch:
             try:
                 if run_dir is None:
                     return
-                with Politely(self._hurry):
+                with Politely(self._hurry, self._rest_secs):
                     if not self.found.is_set() and self._judge(run_dir):
                         self.found.set()
             except Exception:

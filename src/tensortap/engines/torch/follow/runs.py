@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 from tensortap.engines.observe.limits import Limits
 from tensortap.engines.session.block import Monitor
 from tensortap.engines.session.succession import Succession
+from tensortap.engines.torch.follow.bad_samples import BadSamples
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.watch import Watch
 from tensortap.engines.torch.forgetting import Forgetting
@@ -52,6 +53,7 @@ class Runs:
         self.limits = self.session.limits = Limits(outside=_MOST_OUTSIDE)
         self._monitor = Monitor(self.session, watch.hooks, 1.0)
         self._succession = Succession(self.session)
+        self._bad_samples = BadSamples(watch.root)
         self._block: Any = None
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -85,7 +87,7 @@ class Runs:
         """The present run is over, if there is one; `run` is what has happened in it."""
         block, self._block = self._block, None
         if block is not None:
-            self.session.circumstances = _circumstances(run, list(optimizers), self.session.circumstances)
+            self.session.circumstances = _circumstances(run, list(optimizers), self._bad_samples)
         if run.stepped:
             self._watch.seen.steps += 1
         try:
@@ -100,6 +102,11 @@ class Runs:
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self.session.global_step = self._watch.seen.steps
+
+    def count_step(self) -> None:
+        """A run that nobody watched has ended with a step, and another has begun."""
+        self._watch.seen.steps += 1
+        self.session.global_step = self._watch.seen.steps
 
     def close(self) -> None:
         """No more runs."""
@@ -146,22 +153,18 @@ class Runs:
             block.__exit__(None, None, None)
 
 
-def _circumstances(run: PresentRun, optimizers: list[Optimizer], last: Circumstances) -> Circumstances:
-    """Those of a run that is over; `last`, if they are the same."""
+def _circumstances(run: PresentRun, optimizers: list[Optimizer], bad_samples: BadSamples) -> Circumstances:
     rates = {}
     for optimizer in optimizers:
         groups = optimizer.param_groups
         rate = float(groups[0].get("lr", math.nan)) if groups else math.nan
         if math.isfinite(rate):
             rates[type(optimizer).__name__] = rate
-    trains, calls = run.is_for_training, run.call_times
-    if (
-        not (calls or run.modes or last.calls or last.modes or last.is_preparation)
-        and trains == last.trains
-        and rates == last.learning_rates
-        and last.counts_steps == bool(optimizers)
-    ):
-        return last
     return Circumstances(
-        trains=trains, learning_rates=rates, counts_steps=bool(optimizers), calls=calls, modes=run.modes
+        trains=run.is_for_training,
+        learning_rates=rates,
+        counts_steps=bool(optimizers),
+        calls=run.call_times,
+        modes=run.modes,
+        bad_samples=bad_samples.recent(),
     )
