@@ -1,4 +1,4 @@
-"""Operators seen on a dispatch key of PyTorch's own tests: who else uses it, modes of the user on top, threads, forks."""
+"""Operators seen on a dispatch key of PyTorch's own tests: who else uses it, modes of the user, threads, forks."""
 
 from __future__ import annotations
 
