@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 from tensortap.engines.observe.limits import Limits
 from tensortap.engines.session.block import Monitor
 from tensortap.engines.session.succession import Succession
+from tensortap.engines.torch.follow.bad_samples import BadSamples
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.watch import Watch
 from tensortap.engines.torch.forgetting import Forgetting
@@ -52,6 +53,7 @@ class Runs:
         self.limits = self.session.limits = Limits(outside=_MOST_OUTSIDE)
         self._monitor = Monitor(self.session, watch.hooks, 1.0)
         self._succession = Succession(self.session)
+        self._bad_samples = BadSamples(watch.root)
         self._block: Any = None
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -85,7 +87,7 @@ class Runs:
         """The present run is over, if there is one; `run` is what has happened in it."""
         block, self._block = self._block, None
         if block is not None:
-            self.session.circumstances = _circumstances(run, list(optimizers))
+            self.session.circumstances = _circumstances(run, list(optimizers), self._bad_samples)
         if run.stepped:
             self._watch.seen.steps += 1
         try:
@@ -151,7 +153,7 @@ class Runs:
             block.__exit__(None, None, None)
 
 
-def _circumstances(run: PresentRun, optimizers: list[Optimizer]) -> Circumstances:
+def _circumstances(run: PresentRun, optimizers: list[Optimizer], bad_samples: BadSamples) -> Circumstances:
     rates = {}
     for optimizer in optimizers:
         groups = optimizer.param_groups
@@ -164,4 +166,5 @@ def _circumstances(run: PresentRun, optimizers: list[Optimizer]) -> Circumstance
         counts_steps=bool(optimizers),
         calls=run.call_times,
         modes=run.modes,
+        bad_samples=bad_samples.recent(),
     )

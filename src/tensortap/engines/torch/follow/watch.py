@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, Protocol
 
 from tensortap.seam.options import RunOptions
@@ -16,6 +17,10 @@ class Watch(Protocol):
     @property
     def options(self) -> Any:
         """`interceptor` and `stop`."""
+
+    @property
+    def root(self) -> Path:
+        """The session directory."""
 
     @property
     def hooks(self) -> list[Any]:
