@@ -22,7 +22,7 @@ from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.again import Again, FollowedSession
 from tensortap.engines.jax.follow.functions import Family, Function, Functions
 from tensortap.engines.jax.follow.pending import Pending
-from tensortap.engines.jax.follow.sentinel import Sentinel, copied
+from tensortap.engines.jax.follow.sentinel import Sentinel, jax_looks
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.tensors import host_array
 from tensortap.engines.session.block import Monitor
@@ -41,10 +41,6 @@ _RAISED_BY_CHECKS = (FloatingPointError, InternalFloatingPointError, RecursionEr
 
 _MOST_SHARED = 2
 """The same for calls that several processes execute together."""
-
-
-def _jax_looks() -> bool:
-    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)
 
 
 class Follower:
@@ -169,8 +165,13 @@ class Follower:
         kept: list[Any] | None = None
         try:
             is_given = any(call.donated)
-            kept = self._before_donation(call) if is_given else list(call.arguments)
-            if function.is_library or (is_given and not self._watch.options.copy_donated):
+            can_repeat = not is_given or self._watch.options.copy_donated
+            with self._lock:
+                kept = self._sentinel.keep(function, call, can_repeat)
+                if is_given and can_repeat:
+                    kept = self._sentinel.copied(kept, call)
+            # What is destroyed takes no memory, and what could not be reused is still there when it is needed.
+            if function.is_library or not can_repeat:
                 call.stack = stack_from(sys._getframe(1))
         except Exception:
             self._give_up()
@@ -178,24 +179,18 @@ class Follower:
             results = call.go_on()
         except _RAISED_BY_CHECKS as error:
             # JAX looks itself (jax_debug_nans), and does not let bad results out.
-            if kept is not None and (_jax_looks() or not isinstance(error, RecursionError)):
+            self._sentinel.failed()
+            if kept is not None and (jax_looks() or not isinstance(error, RecursionError)):
                 call.arguments = kept
                 self._attempt(self._raised, function, call)
+            raise
+        except BaseException:
+            self._sentinel.failed()
             raise
         if kept is not None:
             call.arguments = kept
             self._attempt(self._look, function, call, results)
         return results
-
-    def _before_donation(self, call: Call) -> list[Any]:
-        """The arguments of a call, as they can be kept: it destroys what is donated to it."""
-        gone = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
-        with self._lock:
-            self._sentinel.give_away(gone)
-        # What is destroyed takes no memory, and what could not be reused is still there when it is needed.
-        return (
-            copied(call.arguments, call.donated) if self._watch.options.copy_donated else list(call.arguments)
-        )
 
     def _look(self, function: Function, call: Call, results: Sequence[Any]) -> None:
         with self._lock:
