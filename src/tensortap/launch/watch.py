@@ -67,6 +67,7 @@ class ScriptOptions:
             looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
+        copy_donated: copy arguments that a call may destroy, so that a bad call can be executed again.
         compare: take checksums of what ranks hold copies of, now and then.
         joins: the directory is that of a job to which this process belongs; it counts once it has begun a run.
 
@@ -88,6 +89,7 @@ class ScriptOptions:
     budget: float | None = None
     interceptor: str | None = None
     fsync: bool = False
+    copy_donated: bool = True
     compare: bool = True
     joins: bool = False
 
