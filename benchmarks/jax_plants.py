@@ -29,17 +29,21 @@ def execute(name, way):
 
     from tests.jax_engine import planted
 
+    looking = contextlib.ExitStack()
     if way == "checkify":
         put_checkify_around(jax)
     else:
+        # Both: what is said to all threads by `update` alone is forgotten by some calls after the first (jax 0.10.2).
         jax.config.update("jax_debug_nans", True)
         jax.config.update("jax_debug_infs", way == "debug_nans_infs")
+        looking.enter_context(jax.debug_nans(True))
+        looking.enter_context(jax.debug_infs(way == "debug_nans_infs"))
     lines = Path(planted.__file__).read_text().splitlines()
     caught: list[BaseException] = []
     import threading
 
     threading.excepthook = lambda told: caught.append(told.exc_value)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), looking:
         try:
             planted.PLANTS[name].program()
         except Exception as error:

@@ -9,6 +9,9 @@ importing of torch and the making of the model are not in it. `cpu` is the proce
 
 `many` is different programs one after the other in one process, all of their names new: milliseconds of processor time
 for each after the first, the last and some between them, and the memory of the process.
+
+`start` is a Python that imports no framework: milliseconds that it takes longer from its start to its end below
+`tensortap run`.
 """
 
 from __future__ import annotations
@@ -221,6 +224,27 @@ def measure_many(count: int) -> None:
         print(f"{100 * (number + 1):15} {cpu:13.2f} {megabytes:4.0f}")
 
 
+def measure_start(rounds: int) -> None:
+    """How much longer a Python takes that does nothing."""
+    with tempfile.TemporaryDirectory() as made:
+        say_environment = "import json, os; print(json.dumps(dict(os.environ)))"
+        script = Path(made, "environment.py")
+        script.write_text(say_environment)
+        command = [sys.executable, "-m", TENSORTAP, "run", "-q", "-o", f"{made}/runs", str(script)]
+        below = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        times: dict[str, list[float]] = {"plain": [], "below": []}
+        for number in range(rounds):
+            for kind in ("plain", "below") if number % 2 == 0 else ("below", "plain"):
+                began = time.perf_counter()
+                environment = below if kind == "below" else {**os.environ}
+                subprocess.run([sys.executable, "-c", "pass"], check=True, env=environment)
+                times[kind].append((time.perf_counter() - began) * 1e3)
+    added = statistics.median(
+        mine - theirs for mine, theirs in zip(times["below"], times["plain"], strict=True)
+    )
+    print(f"\na Python that does nothing: {statistics.median(times['plain']):.1f} ms, {added:.2f} ms more")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -242,11 +266,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         return
-    chosen = options.programs or [*LEARNED, "many"]
+    chosen = options.programs or [*LEARNED, "start", "many"]
     print("program  plain, s  watched, s  added  learning  learning, cpu")
     for name in chosen:
-        if name != "many":
+        if name in LEARNED:
             print(measure(name, options.rounds), flush=True)
+    if "start" in chosen:
+        measure_start(20 * options.rounds)
     if "many" in chosen:
         measure_many(options.count)
 

@@ -11,6 +11,10 @@ the ratio of it in settled steps. `first` is how many seconds the first ten step
     python benchmarks/ranks.py ddp --without=--no-compare
 
 This measures what the option leaves out: the plain ranks are then watched, too, with that option.
+
+    python benchmarks/ranks.py tp --width 256 --layers 4 --length 128
+
+The model is tiny unless it is told to be larger: much of what a rank does in a step then does not depend on sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +34,7 @@ from torch.nn import functional as F
 RANKS = 2
 FIRST = 10
 BLOCK = 12
+SIZES = {"width": 64, "layers": 2, "batch": 8, "length": 32}
 
 
 class Block(nn.Module):
@@ -54,7 +59,7 @@ class Block(nn.Module):
 class Model(nn.Module):
     """A language model of a few blocks."""
 
-    def __init__(self, width: int = 64, heads: int = 4, layers: int = 2) -> None:
+    def __init__(self, width: int, layers: int, heads: int = 4) -> None:
         super().__init__()
         self.embedding = nn.Embedding(100, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -145,13 +150,13 @@ FORMS: dict[str, Callable[[Model], nn.Module]] = {
 }
 
 
-def program(form: str) -> Step:
+def program(form: str, width: int, layers: int, batch: int, length: int) -> Step:
     """Join the other ranks, and make the model and its step."""
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    model = FORMS[form](Model())
+    model = FORMS[form](Model(width, layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    x, y = torch.randint(100, (8, 32)), torch.randint(100, (8, 32))
+    x, y = torch.randint(100, (batch, length)), torch.randint(100, (batch, length))
 
     def step() -> None:
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
@@ -162,12 +167,12 @@ def program(form: str) -> Step:
     return step
 
 
-def measured(form: str, rounds: int, without: str | None) -> dict[str, Any]:
+def measured(form: str, rounds: int, without: str | None, sizes: Sequence[str]) -> dict[str, Any]:
     """Ratios of watched to unwatched blocks of steps, and seconds of the first ones."""
     threads, walls, plain_ms = [], [], []
     with (
-        started(form, None if without is None else [without], __file__, RANKS) as plain,
-        started(form, [], __file__, RANKS) as watched,
+        started(form, None if without is None else [without], __file__, RANKS, sizes) as plain,
+        started(form, [], __file__, RANKS, sizes) as watched,
     ):
         first = [max(sum(each["walls"]) for each in one.run_ranks(FIRST)) for one in (plain, watched)]
         for number in range(rounds):
@@ -191,17 +196,24 @@ def main() -> None:
     )
     parser.add_argument("forms", nargs="*", choices=[*FORMS, []], help="all of them by default")
     parser.add_argument("--rounds", type=int, default=5)
+    for name, size in SIZES.items():
+        parser.add_argument(
+            f"--{name}", type=int, default=size, help="of the model or its input (%(default)s)"
+        )
     parser.add_argument("--without", metavar="OPTION", help="compare with this option of `tensortap run`")
     parser.add_argument("--pipes", nargs=2, help="be one such program, commanded through these pipes")
     options = parser.parse_args()
+    sizes = {name: getattr(options, name) for name in SIZES}
     if options.pipes:
         torch.set_num_threads(1)
-        serve(program(options.forms[0]), *options.pipes)
+        serve(program(options.forms[0], **sizes), *options.pipes)
         torch.distributed.destroy_process_group()
         return
     print("form        plain, ms  thread   wall   first, s  watched, s")
     for form in options.forms or FORMS:
-        found = measured(form, options.rounds, options.without)
+        found = measured(
+            form, options.rounds, options.without, [f"--{name}={size}" for name, size in sizes.items()]
+        )
         ratios = f"{found['thread']:7.2f} {found['wall']:6.2f}"
         plain, watched = found["first"]
         print(f"{form:10} {found['plain']:10.1f} {ratios} {plain:10.1f} {watched:11.1f}", flush=True)

@@ -171,6 +171,7 @@ CASES = {
     "only-compiled": lambda: cause("executable", [NAN], arguments={"repeats": True}),
     "not-looked-inside": lambda: cause("executable", [NAN]),
     "not-repeated": lambda: cause("executable", [NAN], arguments={"repeats": False}),
+    "arguments-donated": lambda: cause("executable", [NAN], arguments={"donated": True}),
     # reduction
     "masked-target": lambda: cause("aten::nll_loss_forward", INF, LOG_PROBABILITIES),
     "mean-of-nothing": lambda: cause("aten::mean", NAN, np.zeros(0)),

@@ -218,6 +218,26 @@ def inside_shard_map():
 
 
 @plant("log", 2, "log-of-zero")
+def inside_shard_map_over_some_axes():
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+
+    def local(w, x):
+        h = jax.lax.cond(x.sum() > 7.5, lambda h: h, lambda h: h * 1.0, x * w)  # not all devices do the same
+        _, h = jax.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] * 1.0), (0, h))
+        return jnp.log(h)  # BUG
+
+    @jax.jit
+    def train_step(params, x):
+        split = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("a")), out_specs=P("a"), axis_names={"a"})
+        loss = split(params["w"], x).sum()
+        return {"w": params["w"] - 0.0 * loss}, loss
+
+    params = jax.device_put({"w": jnp.ones(4)}, NamedSharding(mesh, P()))
+    for x in batches(4, (4, 4), bad=2):
+        params, _ = train_step(params, jax.device_put(x, NamedSharding(mesh, P("a", "b"))))
+
+
+@plant("log", 2, "log-of-zero")
 def sharded_over_devices():
     mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
 
@@ -473,6 +493,22 @@ def optimizer_without_epsilon():
     for index in range(4):
         x = jnp.ones((4, 3)).at[:, 0].set(0.0 if index == 2 else 1.0)
         state = jax.tree.map(jnp.zeros_like, state) if index == 2 else state
+        params, state = train_step(params, state, x)
+
+
+@plant("integer_pow", 2, "overflow")
+def second_moment_that_overflows():
+    optimizer = optax.adam(1e-3)
+    params = {"w": jnp.ones(3)}
+    state = optimizer.init(params)
+
+    @jax.jit
+    def train_step(params, state, x):
+        gradients = jax.grad(lambda params: (x * params["w"]).sum())(params)
+        updates, state = optimizer.update(gradients, state)  # BUG
+        return optax.apply_updates(params, updates), state
+
+    for x in batches(4, bad=2, value=1e22):
         params, state = train_step(params, state, x)
 
 

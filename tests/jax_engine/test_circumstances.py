@@ -3,6 +3,7 @@ come again."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import subprocess
@@ -13,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax._src.api_util import InternalFloatingPointError
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tensortap as tt
@@ -25,22 +27,37 @@ from tests.jax_engine.following import followed, text_of
 from tests.jax_engine.planted import PLANTS, sgd
 from tests.sink.peers import free_port
 
+SLOW = bool(os.environ.get("TENSORTAP_SLOW_TESTS"))
+FEW = ("where_leak", "nested_scans", "donated_state", "flax_nnx", "eager_operation", "bad_batch")
+
 
 class TestChecksOfJax:
-    @pytest.mark.parametrize(
-        "name", ["log_of_zero", "where_leak", "nested_scans", "donated_state", "flax_nnx", "eager_operation"]
-    )
+    @pytest.mark.parametrize("name", PLANTS if SLOW else FEW)
     def test_a_plant_is_answered_although_jax_raises(self, name, tmp_path):
         plant = PLANTS[name]
+        raised = []
 
         def program():
-            with jax.debug_nans(True), jax.debug_infs(True), pytest.raises(FloatingPointError):
-                plant.program()
+            with jax.debug_nans(True), jax.debug_infs(True):
+                try:
+                    plant.program()
+                except (FloatingPointError, InternalFloatingPointError, RecursionError) as error:
+                    raised.append(error)
 
         _, report, _ = followed(program, tmp_path / "root")
-        assert report.first_bad.node.op_type == plant.op
-        assert text_of(report.first_bad.source).rstrip().endswith("# BUG")
-        assert plant.iteration in (report.first_bad.during or "")
+        found = report.first_bad
+        assert raised or name == "in_another_thread"
+        assert plant.cause in found.cause.kind
+        assert found.step == plant.step or (plant.step == 0 and found.step == -1)
+        assert plant.iteration in (found.during or "")
+        if name == "bad_batch":  # JAX does not even let it in
+            assert (found.node.op_type, text_of(found.source).strip()) == (
+                "Const",
+                "yield jnp.asarray(batch)",
+            )
+        else:
+            assert found.node.op_type == plant.op
+            assert text_of(found.source).rstrip().endswith("# BUG")
 
     def test_they_raise_when_every_step_is_watched_too(self, tmp_path):
         def program():
@@ -80,6 +97,45 @@ class TestNarrowing:
         assert report.first_bad.node.op_type == op
         assert report.first_bad.cause.kind == kind
         assert "Executed once more, with taps, it did not" in caplog.text
+
+
+class TestDonation:
+    def test_without_copies_the_call_is_told_and_what_would_name_the_operation(self, tmp_path):
+        def program():
+            params = {"w": jnp.ones(3), "b": jnp.ones(2)}
+            step = sgd(lambda p, x: jnp.log(x * p["w"]).sum() + p["b"].sum(), 0.1, donate_argnums=0)
+            for index in range(4):
+                given = params
+                params, loss = step(params, jnp.ones((2, 3)).at[0, 0].set(index != 2))  # THE CALL
+                assert given["w"].is_deleted()
+            return loss
+
+        loss, report, _ = followed(program, tmp_path / "root", copy_donated=False)
+        found = report.first_bad
+        assert np.isnan(loss)
+        assert (found.step, found.cause.kind) == (2, "arguments-donated")
+        assert text_of(found.source).rstrip().endswith("# THE CALL")
+        assert found.node.name == "train_step/result/0/w"
+        assert "in 2 of 3 results" in found.cause.sentence  # the loss is -inf, the gradient of b is good
+        assert "without --no-copies" in found.cause.advice
+
+    @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+    def test_what_could_not_be_reused_is_executed_again_all_the_same(self, tmp_path):
+        @functools.partial(jax.jit, donate_argnums=0)
+        def total(x):  # of another shape: XLA has no use for the memory of x
+            return jnp.log(x).sum()
+
+        _, report, _ = followed(
+            lambda: [total(jnp.ones(3).at[0].set(n - 1.0)) for n in range(3)],
+            tmp_path / "root",
+            copy_donated=False,
+        )
+        assert report.first_bad.node.op_type == "log"
+
+    def test_every_run_watched_keeps_its_arguments_and_says_so(self, tmp_path, caplog):
+        with caplog.at_level(logging.WARNING):
+            followed(lambda: jnp.ones(3).sum(), tmp_path / "root", copy_donated=False, every=1)
+        assert "--no-copies has no effect" in caplog.text
 
 
 class TestCounting:
@@ -185,11 +241,33 @@ class TestDevices:
         pill = SessionDir(root).run(0).get_tensors("log", 0, "DebugNumericSummary")[0]
         assert (pill[1], pill[2]) == (24, 1)
 
+    def test_where_jax_takes_no_taps_a_line_says_so(self, tmp_path, caplog):
+        mesh = jax.make_mesh(
+            (2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:4]
+        )
+
+        @jax.jit
+        def evaluate(x):
+            logs = jax.shard_map(jnp.log, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})(x)
+            return logs.sum()  # FIRST OUTSIDE
+
+        def program():
+            with jax.set_mesh(mesh):
+                for last in (1.0, 1.0, 0.0):
+                    x = np.ones((4, 4), np.float32)
+                    x[3, 3] = last
+                    evaluate(jax.device_put(x, NamedSharding(mesh, P("a", "b"))))
+
+        _, report, _ = followed(program, tmp_path / "root")
+        assert text_of(report.first_bad.source).rstrip().endswith("# FIRST OUTSIDE")
+        assert "evaluate takes no taps" in caplog.text
+        assert "Traceback" not in caplog.text
+
 
 DISTRIBUTED = """
-    import sys, jax, numpy as np, jax.numpy as jnp
-    rank, port = int(sys.argv[1]), sys.argv[2]
-    jax.distributed.initialize(f"localhost:{port}", 2, rank)
+    import os, jax, numpy as np, jax.numpy as jnp
+    rank = int(os.environ["JAX_PROCESS_ID"])
+    jax.distributed.initialize(os.environ["JAX_COORDINATOR_ADDRESS"], 2, rank)
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     mesh = Mesh(np.array(jax.devices()), ("d",))
 
@@ -216,20 +294,15 @@ def test_two_processes_stay_in_step_and_the_one_with_the_part_says_why(tmp_path)
     port = free_port()
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tensortap",
-                "run",
-                "-q",
-                "-o",
-                f"runs{rank}",
-                str(script),
-                str(rank),
-                str(port),
-            ],
+            [sys.executable, "-m", "tensortap", "run", "-q", "-o", "runs", str(script)],
             cwd=tmp_path,
-            env={**os.environ, "XLA_FLAGS": ""},  # a device in each
+            env={
+                **os.environ,
+                "XLA_FLAGS": "",  # a device in each
+                "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(rank),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -242,8 +315,8 @@ def test_two_processes_stay_in_step_and_the_one_with_the_part_says_why(tmp_path)
         for each in processes:
             each.kill()
     assert [f"over {rank}" in text for rank, text in enumerate(said)] == [True, True], said
-    found = search_session(SessionDir(tmp_path / "runs1")).first_bad
-    assert (found.node.op_type, found.step, found.cause.kind) == ("log", 2, "log-of-zero")
+    found = search_session(SessionDir(tmp_path / "runs")).first_bad
+    assert (found.node.op_type, found.step, found.rank, found.cause.kind) == ("log", 2, 1, "log-of-zero")
 
 
 def test_the_persistent_cache_of_compiled_code_is_used(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 import tensortap as tt
 from tensortap.engines.jax import programs
-from tensortap.engines.jax.follow import sentinel
+from tensortap.engines.jax.follow import chain, sentinel
 from tensortap.reader import SessionDir
 from tests.jax_engine.following import followed
 from tests.jax_engine.planted import PLANTS, sgd
@@ -136,8 +136,11 @@ class TestFollowing:
 
     @pytest.mark.parametrize("bad", ["params", "moments", "loss", "given_away"])
     @pytest.mark.parametrize("bad_step", [1, 3, 6])
-    def test_large_results_are_looked_at_in_groups_and_the_step_is_still_right(self, tmp_path, bad, bad_step):
+    def test_large_results_are_looked_at_in_chains_and_the_step_is_still_right(
+        self, tmp_path, monkeypatch, bad, bad_step
+    ):
         """State that stays bad once it is, metrics that do not, and state that every call destroys."""
+        monkeypatch.setattr(chain, "_LONGEST", 3)
 
         def train(state, x, which):
             params, moments = state
@@ -161,6 +164,74 @@ class TestFollowing:
         assert (report.first_bad.step, seen.steps) == (bad_step, 8)
         primitive = {"moments": "integer_pow", "loss": "sqrt"}.get(bad, "log")
         assert report.first_bad.node.op_type == primitive
+
+    @pytest.mark.parametrize("donated", [(), (0,)])
+    def test_little_is_kept_however_far_the_program_runs_ahead(self, tmp_path, donated):
+        """One state of a chain of calls, and what each of them was given besides."""
+
+        def program():
+            step = jax.jit(lambda state, x: (state * 0.5 + x, state[0, 0]), donate_argnums=donated)
+            state = jnp.ones((512, 512))
+            most = 0
+            for number in range(40):
+                state, _ = step(state, jnp.float32(number))
+                most = max(most, sum(each.size == state.size for each in jax.live_arrays()))
+            return most
+
+        before = sum(each.size == 512 * 512 for each in jax.live_arrays())
+        most, report, seen = followed(program, tmp_path / "root")
+        assert report.first_bad is None
+        assert seen.steps == 40
+        assert most - before < 20  # of each chain that is not looked at yet the first and the last
+
+    def test_what_a_call_was_given_is_there_though_a_later_one_destroys_it(self, tmp_path):
+        """Gradients and their update are calls of their own; the update is given the parameters away."""
+
+        def program():
+            gradients = jax.jit(jax.grad(lambda params, x: (jnp.log(x) * params**2).mean()))
+            update = jax.jit(lambda params, gradient: params - 0.1 * gradient, donate_argnums=0)
+            params = jnp.ones((512, 512))
+            for number in range(8):
+                params = update(params, gradients(params, 0.0 if number == 5 else 2.0))
+
+        _, report, seen = followed(program, tmp_path / "root")
+        assert (report.first_bad.step, seen.steps) == (5, 8)
+        assert report.first_bad.node.op_type == "log"
+
+    def test_a_call_that_fails_does_not_end_watching(self, tmp_path):
+        def program():
+            step = jax.jit(lambda state, x: state * 0.5 + jnp.log(x))
+            state = jnp.ones((512, 512))
+            gone = jnp.ones((512, 512))
+            gone.delete()
+            for number in range(6):
+                if number == 3:
+                    with pytest.raises(RuntimeError, match="deleted"):
+                        step(state, gone)
+                state = step(state, jnp.full((512, 512), 0.0 if number == 4 else 1.0))
+
+        _, report, seen = followed(program, tmp_path / "root")
+        assert (report.first_bad.step, seen.steps) == (4, 6)
+        assert report.first_bad.node.op_type == "log"
+
+    def test_what_calls_the_host_is_not_executed_again_to_find_the_step(self, tmp_path):
+        heard = []
+
+        def program():
+            def train(state, x):
+                jax.debug.callback(lambda each: heard.append(float(each)), x)
+                return state * 0.5 + jnp.log(x)
+
+            step = jax.jit(train)
+            state = jnp.ones((512, 512))
+            for number in range(6):
+                state = step(state, jnp.float32(0.0 if number == 4 else 1.0 + number))
+            jax.block_until_ready(state)
+            jax.effects_barrier()
+
+        _, report, _ = followed(program, tmp_path / "root")
+        assert report.first_bad.step == 4
+        assert [heard.count(1.0 + number) for number in range(4)] == [1, 1, 1, 1]
 
     def test_steps_are_counted(self, tmp_path):
         def program():

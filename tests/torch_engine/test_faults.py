@@ -141,7 +141,7 @@ def test_a_failing_tap_is_counted_and_said_once(caplog):
 BROKEN = {
     "dispatch": [(Recorder, each) for each in ("before", "after", "recording", "_record_gradient")],
     "native": [
-        *((Decoder, "recording"), (Decoder, "find_new_state"), (Answers, "classify"), (Records, "taps")),
+        *((Decoder, "begin"), (Decoder, "find_new_state"), (Answers, "classify"), (Records, "taps")),
         *((Numbers, each) for each in ("new_entry", "gradient_scope", "owner_scope")),
         *((Nodes, each) for each in ("new_operator", "begin", "build", "gradient")),
     ],

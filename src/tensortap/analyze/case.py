@@ -18,7 +18,7 @@ from tensortap.analyze.operands import operand
 from tensortap.analyze.steps_in_one import first_bad_step
 from tensortap.analyze.vocabulary import vocabulary_of
 from tensortap.analyze.vocabulary.canonical import LOADS, Operation
-from tensortap.records import Node
+from tensortap.records import BadSample, Node
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -94,13 +94,27 @@ class Case:
     def loaded(self) -> list[tuple[str, Health, str]]:
         """The inputs that are storages put under a tensor, as `torch.load` and workers of a data loader do it.
 
-        With the line at which that was done, as text; empty if unknown.
+        With the line at which that was done, as text; empty if unknown. Of what is a view of one, the whole.
         """
-        return [
-            (each.tensor, each.health, self._line_of_maker(each.tensor))
-            for each in self.inputs
-            if each.health is not None and self._name_of_maker(each.tensor) == LOADS
-        ]
+        found = []
+        for each in self.inputs:
+            whole = self._behind_views(each.tensor)
+            if each.health is not None and self._name_of_maker(whole) == LOADS:
+                known = None if self._facts is None else self._facts.health(whole)
+                health = known if each.health.is_bad and known is not None else each.health
+                found.append((whole, health, self._line_of_maker(whole)))
+        return found
+
+    def sample_behind(self, health: Health) -> BadSample | None:
+        """The sample of a data set that a worker of a data loader made so, as far as it has told."""
+        known = () if self._facts is None else self._facts.circumstances.bad_samples
+        wanted = (health.elements, health.nan, health.neg_inf, health.pos_inf)
+        mean = health.mean if math.isfinite(health.mean) else 0.0
+        for each in known:
+            counts = tuple(map(float, (each.elements, each.nan, each.neg_inf, each.pos_inf)))
+            if counts == wanted and math.isclose(each.mean, mean, rel_tol=1e-5, abs_tol=1e-12):
+                return each
+        return None
 
     @property
     def writers(self) -> list[tuple[Node, Health]]:
@@ -185,14 +199,16 @@ class Case:
 
     def maker_of(self, tensor: str) -> str:
         """Canonical name of the operation that made a tensor, seen through views."""
+        return self._name_of_maker(self._behind_views(tensor))
+
+    def _behind_views(self, tensor: str) -> str:
+        """The tensor that this one is a view of; itself if it is none."""
         for _ in range(100):
             node = None if self._facts is None else self._facts.node_of(tensor)
-            if self._facts is None or node is None:
-                return ""
-            if not self._facts.is_view(node) or not node.inputs:
-                return self._facts.operation(node).name
+            if self._facts is None or node is None or not self._facts.is_view(node) or not node.inputs:
+                break
             tensor = node.inputs[0]
-        return ""
+        return tensor
 
     def _name_of_maker(self, tensor: str) -> str:
         node = None if self._facts is None else self._facts.node_of(tensor)

@@ -56,7 +56,7 @@ def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:
 
 
 def _plain_element(case: Case) -> str | None:
-    found = case.where()
+    found = None if case.op == "executable" else case.where()  # of that, only the kinds of values are known
     return None if found is None else case.element_sentence(*found)
 
 

@@ -13,6 +13,7 @@ from tensortap.analyze.nearest import only_carries
 from tensortap.analyze.verdicts import BAD, GOOD, PARTLY, UNKNOWN, Condition, Verdicts
 from tensortap.analyze.vocabulary import operation_of
 from tensortap.analyze.vocabulary.canonical import CONSTANTS, LEAVES, UNSCALES, UNWRITTEN, Operation
+from tensortap.phases import SOURCES
 from tensortap.records import Node, split_tensor_name
 
 __all__ = ["Judged"]
@@ -176,7 +177,7 @@ class Judged(Verdicts):
         if self.facts.written_variable(tensor) is not None or self.is_loss(tensor):
             return True
         uses = self._uses(tensor)
-        if UNKNOWN in uses:
+        if UNKNOWN in uses or self._spoils_state(node):
             return True
         if LEFT in uses:
             # An infinity that is only printed does no harm, nor does what a training step was not made of.
@@ -187,6 +188,8 @@ class Judged(Verdicts):
             return False
         health = self.facts.health(tensor)
         is_plain = health is not None and not health.nan
+        if is_plain and node.op_type in SOURCES and not self.facts.consumers(tensor):
+            return False  # an infinity that came so, and that nothing was made of: the best loss so far, say
         if tensor in self._gone and (is_plain or self._has_bad_number(node)):
             return False  # nobody has it any more; a NaN that was not asked for may have left through NumPy
         if is_plain and self._is_made_of_constants(node):
@@ -212,6 +215,11 @@ class Judged(Verdicts):
                     seen.add(giver.name)
                     pending.append(giver)
         return not pending
+
+    def _spoils_state(self, node: Node) -> bool:
+        """Whether a node makes what takes the place of good state: a second moment that overflows stays infinite."""
+        before = node.attributes.get("updates")
+        return isinstance(before, str) and self.verdicts.get(before, GOOD) == GOOD
 
     def is_loss(self, tensor: str) -> bool:
         """Whether the backward pass began here."""

@@ -144,6 +144,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not take checksums by which the ranks of a job are compared",
     )
+    how.add_argument(
+        "--no-copies",
+        action="store_true",
+        help="of JAX's donated arguments; a step that turns bad is told then, but not the operation in it",
+    )
     how.add_argument("-q", "--quiet", action="store_true", help="say nothing unless a value turns bad")
 
 

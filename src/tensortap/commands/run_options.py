@@ -105,6 +105,7 @@ def script_options(
         stop=options.stop,
         skip_bad=options.skip_bad,
         budget=options.budget,
+        copy_donated=not options.no_copies,
         compare=not options.no_compare,
         interceptor=options.interceptor,
         fsync=options.fsync,

@@ -4,13 +4,16 @@ What watching costs is known by comparing the runs that are watched with those t
 earns some time, and when that is enough for one, a run soon after is watched: which one is left to chance, because a
 program may take turns (rollouts and updates, two phases of a GAN), and the runs that are compared must be of all
 kinds. The first runs are watched on credit, until they have taken a second: that is when a program is learned, and when
-most programs that fail do so.
+most programs that fail do so. Threads of ours that work beside the program (writing, judging) count, too: they take its
+cores, or its interpreter.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
+import time
 from collections import deque
 
 __all__ = ["TimeBudget"]
@@ -33,8 +36,16 @@ _ODD = 16.0
 _MOST_EARNED = 3.0
 """Watched runs for which time can be saved up: a long calm must not end in a long burst."""
 
+_USED = 0.75
+"""Of the time there is, how much is used. The rest is for what no clock of ours shows: caches that are cold after a
+watched run, a larger heap for Python's collector to look through."""
+
 _MOST_OWED_SECS = 5.0
 """What a run took may have been the program's own doing; a program that is watched too little is of no use."""
+
+
+_THREADS_EVERY_SECS = 0.01
+"""How often threads of ours are asked what they have taken."""
 
 
 class TimeBudget:
@@ -64,6 +75,7 @@ class TimeBudget:
         if not 1 < ratio < float("inf"):
             raise ValueError(f"A budget of time is a ratio above 1, as in 1.1; got {ratio!r}.")
         self.ratio = ratio
+        self._share = _USED * (ratio - 1)
         self.watched = 0
         self.left_out = 0
         self.bad: tuple[int, str] | None = None
@@ -75,12 +87,13 @@ class TimeBudget:
         ] = []  # what watched runs took while nothing was known to compare them with
         self._extra = 0.0  # what a watched run costs
         self._earned = 0.0
-        self._since = 0  # runs since the last watched one
+        self._since = 0  # times that the next run was not watched, since the last that was
         self._wait = (
             -1
         )  # how many more runs before the next is watched; negative while there is not enough time
         self._spent = 0.0
         self._program = 0.0
+        self._beside = _Beside()
 
     @property
     def cost(self) -> float:
@@ -123,26 +136,30 @@ class TimeBudget:
         self._wait -= 1
         return self._wait < 0
 
-    def ran(self, was_watched: bool, seconds: float, own_seconds: float = 0.0) -> None:
-        """A run is over.
+    def ran(self, was_watched: bool, seconds: float, own_seconds: float = 0.0, runs: int = 1) -> None:
+        """A run is over, or several that were not watched.
 
         Args:
             was_watched: whether it was watched in full.
             seconds: how long it took.
             own_seconds: how long we took in a run that was not watched.
+            runs: how many took that long together.
         """
+        beside = self._beside.new_seconds()
+        self._spent += beside
+        self._earned -= beside
         if was_watched:
             self.watched += 1
             self._since = 0
             self._unsettled.append(seconds)
         else:
-            self.left_out += 1
+            self.left_out += runs
             self._since += 1
             plain = max(seconds - own_seconds, 0.0)
-            self._learn(plain)
+            self._learn(plain / runs)
             self._spent += own_seconds
             self._program += plain
-            self._earned += (self.ratio - 1) * plain - own_seconds
+            self._earned += self._share * plain - own_seconds
         if len(self._plain) >= _LEAST_PLAIN:
             self._settle()
 
@@ -162,7 +179,31 @@ class TimeBudget:
             self._extra += (extra - self._extra) / min(self.watched, 4)
             self._spent += extra
             self._program += usual
-            self._earned += (self.ratio - 1) * usual - extra
+            self._earned += self._share * usual - extra
         self._unsettled.clear()
         self._extra = max(self._extra, 0.0)
         self._earned = max(min(self._earned, _MOST_EARNED * self._extra), -_MOST_OWED_SECS)
+
+
+class _Beside:
+    """Processor time of the threads of ours that live; what one has taken last before it ended is not known."""
+
+    def __init__(self) -> None:
+        self._asked = 0.0
+        self._taken: dict[int, float] = {}
+
+    def new_seconds(self) -> float:
+        """What they have taken since the last time; 0 if that was a moment ago."""
+        now = time.monotonic()
+        if now - self._asked < _THREADS_EVERY_SECS or not hasattr(time, "pthread_getcpuclockid"):
+            return 0.0
+        is_first, self._asked = not self._asked, now
+        taken = {}
+        for (
+            thread
+        ) in threading.enumerate():  # those that are listed are there, as long as we have the interpreter
+            if thread.name.startswith("tensortap") and thread.ident is not None:
+                taken[thread.ident] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        new = sum(max(secs - self._taken.get(each, 0.0), 0.0) for each, secs in taken.items())
+        self._taken = taken
+        return 0.0 if is_first else new

@@ -17,6 +17,8 @@ __all__ = ["Politely"]
 
 WORK_SECS = 0.001
 REST_SECS = 0.009
+LONG_REST_SECS = 0.039
+"""The same where the program has a budget of time, which is not for us to spend on its analysis alone."""
 
 
 class Politely:
@@ -24,14 +26,16 @@ class Politely:
 
     Args:
         hurry: while it is set, the block does not rest.
+        rest_secs: how long it rests after each millisecond of work.
 
     >>> with Politely(threading.Event()):
     ...     sorted([2, 1])
     [1, 2]
     """
 
-    def __init__(self, hurry: threading.Event) -> None:
+    def __init__(self, hurry: threading.Event, rest_secs: float = REST_SECS) -> None:
         self._hurry = hurry
+        self._rest_secs = rest_secs
         self._since = 0.0
 
     def __enter__(self) -> None:
@@ -45,5 +49,5 @@ class Politely:
 
     def _rest_if_due(self, frame: FrameType, event: str, argument: Any) -> None:
         if time.monotonic() - self._since > WORK_SECS:
-            self._hurry.wait(REST_SECS)
+            self._hurry.wait(self._rest_secs)
             self._since = time.monotonic()

@@ -24,8 +24,8 @@ from tensortap.hooks.args import SessionRunArgs, SessionRunContext
 from tensortap.hooks.hook import SessionRunHook
 from tensortap.launch.alarm import Alarm, Condition
 from tensortap.launch.checking import Checking
-from tensortap.launch.polite import Politely
-from tensortap.records import Record, RecordBatch, RunInfo
+from tensortap.launch.polite import LONG_REST_SECS, REST_SECS, Politely
+from tensortap.records import KeyTable, Record, RecordBatch, RunInfo
 from tensortap.seam.options import RunOptions
 from tensortap.sink.base import Counts, RunEnd, Sink, log
 from tensortap.sink.budget import Budget, limit_from_environment
@@ -67,6 +67,7 @@ class ScriptOptions:
             looked at after each step of an optimizer. All runs by default.
         interceptor: what observes runs; see docs/native.md.
         fsync: have every kept run on the disk itself at its end.
+        copy_donated: copy arguments that a call may destroy, so that a bad call can be executed again.
         compare: take checksums of what ranks hold copies of, now and then.
         joins: the directory is that of a job to which this process belongs; it counts once it has begun a run.
 
@@ -88,6 +89,7 @@ class ScriptOptions:
     budget: float | None = None
     interceptor: str | None = None
     fsync: bool = False
+    copy_donated: bool = True
     compare: bool = True
     joins: bool = False
 
@@ -146,7 +148,6 @@ class ScriptWatch:
 
     Attributes:
         hooks: to be called around every run; others may be added before the first.
-        last_node: what was recorded last.
         presence: tells the session directory what becomes of this process.
         error: what has ended the program, if that was an error.
         budget: which runs are watched, if not all of them.
@@ -178,13 +179,15 @@ class ScriptWatch:
         self._settled = 0
         self.to_be_judged = 0
         self._hurry = threading.Event()
-        self.last_node = ""
+        self.last: str | RecordBatch = ""
+        """What was recorded last: a node, or records of which the last one is of it."""
         self.presence = self._dumper.presence
         itself = weakref.ref(self)  # a presence lives as long as the directories of the watch do
         self.presence.last_node = lambda: getattr(itself(), "last_node", "")
         self.presence.counts = self.seen.told
         self.error: BaseException | None = None
         self.budget = None if options.budget is None else TimeBudget(options.budget)
+        self._rest_secs = REST_SECS if self.budget is None else LONG_REST_SECS
         self.presence.budget = self.budget
         self.copies: CopyChecks | None = CopyChecks(self.root) if options.compare else None
         self._pid = os.getpid()
@@ -196,6 +199,18 @@ class ScriptWatch:
     def is_watching(self) -> bool:
         """Whether the run that has begun last is watched."""
         return self._hook.is_watching
+
+    @property
+    def last_node(self) -> str:
+        """What was recorded last."""
+        last = self.last
+        if isinstance(last, str):
+            return last
+        return str(last.table[int(last.rows["key"][-1])].node_name) if len(last) else ""
+
+    def wanted_of_next(self, session: Any) -> RunOptions | None:
+        """What the hook asks for in the run that begins; None for nothing."""
+        return self._hook.wanted(session)
 
     def is_settled(self, timeout: float = JUDGE_SECS) -> bool:
         """Wait until all suspected runs that are over have been judged; False if that takes too long."""
@@ -237,7 +252,7 @@ class ScriptWatch:
 
     def check_with(self, look: Callable[[], None]) -> None:
         """Have updates looked at by the engine, and the session by somebody now and then."""
-        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look)
+        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look, self._rest_secs)
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
@@ -274,7 +289,7 @@ class ScriptWatch:
             try:
                 if run_dir is None:
                     return
-                with Politely(self._hurry):
+                with Politely(self._hurry, self._rest_secs):
                     if not self.found.is_set() and self._judge(run_dir):
                         self.found.set()
             except Exception:
@@ -295,14 +310,18 @@ class _ScriptHook(SessionRunHook):
     def __init__(self, dumper: _ScriptDirectories, watch: WatchOptions) -> None:
         self._dumper = dumper
         self.is_watching = False
-        options = RunOptions()
-        watch_run(options, watch, dumper.url)
-        self._arguments = SessionRunArgs(None, None, options)
+        self._options = RunOptions()
+        watch_run(self._options, watch, dumper.url)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Ask for the coming run to be watched, if it is to be."""
-        self.is_watching = not self._dumper.skips(run_context.session)
-        return self._arguments if self.is_watching else None
+        options = self.wanted(run_context.session)
+        return None if options is None else SessionRunArgs(None, None, options)
+
+    def wanted(self, session: Any) -> RunOptions | None:
+        """The same without the ceremony of hooks, which takes longer than a small step has operators."""
+        self.is_watching = not self._dumper.skips(session)
+        return self._options if self.is_watching else None
 
 
 class _ScriptDirectories(RunDirectories):
@@ -372,7 +391,7 @@ class _ListeningSink(RetainedSink):
         self._is_suspected = False
         self._is_preparation = watch.prepares
         self._records = 0
-        self._tensors = 0
+        self._table: KeyTable | None = None
         if keep:
             self._fired = True
             self._to_file()
@@ -385,17 +404,17 @@ class _ListeningSink(RetainedSink):
     def write(self, record: Record) -> None:
         """Take one record, and listen to it."""
         self._records += 1
-        self._watch.last_node = record.node_name
+        self._watch.last = record.node_name
         self._listen(self._alarm.rings_for(record))
         super().write(record)
 
     def write_batch(self, batch: RecordBatch) -> None:
         """Take a batch, and listen to it."""
-        self._tensors = len(batch.table) // len(self._watch.options.watch.debug_ops)
-        self._records += len(batch)
-        if len(batch):
-            self._watch.last_node = str(batch.table[int(batch.rows["key"][-1])][0])
-        self._listen(self._alarm.rings(batch))
+        self._table = batch.table
+        self._records += len(batch.rows)
+        self._watch.last = batch
+        if self._alarm.rings(batch):
+            self._listen(True)
         super().write_batch(batch)
 
     def finish(self, end: RunEnd) -> None:
@@ -413,7 +432,9 @@ class _ListeningSink(RetainedSink):
         seen = self._watch.seen
         seen.runs += 1
         seen.records += self._records
-        seen.tensors = max(seen.tensors, self._tensors)
+        if self._table is not None:
+            tensors = len(self._table) // len(self._watch.options.watch.debug_ops)
+            seen.tensors = max(seen.tensors, tensors)
         if end.unrecorded:
             executed = end.unrecorded + len(end.nodes)
             *first, runs = seen.unrecorded or (self._index, end.unrecorded, executed, 0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from tensortap.records.batch import MAX_BATCH_RANK, RECORD_ROW, KeyTable, RecordBatch, RecordKey
 from tensortap.records.device import Device, device_name
+from tensortap.records.loading import BadSample
 from tensortap.records.node import Frame, Node, Position, TensorSpec, split_tensor_name, tensor_name
 from tensortap.records.record import Record
 from tensortap.records.run import Circumstances, RunInfo
@@ -35,6 +36,7 @@ from tensortap.records.update import (
 __all__ = [
     "MAX_BATCH_RANK",
     "RECORD_ROW",
+    "BadSample",
     "Circumstances",
     "Device",
     "Event",

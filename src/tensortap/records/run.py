@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensortap.records.loading import BadSample
+
 __all__ = ["Circumstances", "RunInfo"]
 
 
@@ -25,6 +27,7 @@ class Circumstances:
         calls: of several calls without gradients that share the run, when each began, in microseconds.
         modes: of models that were called without gradients, some of the time: `training`, `evaluation`, or `mixed` if
             a model in evaluation mode has modules in training mode.
+        bad_samples: what workers of data loaders have made lately, if it was bad.
 
     >>> Circumstances(gone=("log:0",)).as_dict()
     {'gone': ['log:0']}
@@ -42,6 +45,7 @@ class Circumstances:
     engine: str = ""
     calls: tuple[int, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict)
+    bad_samples: tuple[BadSample, ...] = ()
 
     def of_run(
         self, engine: str, number: int, came_from: Mapping[str, tuple[int, str]], gone: tuple[str, ...]
@@ -58,6 +62,7 @@ class Circumstances:
             engine,
             self.calls,
             self.modes,
+            self.bad_samples,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,6 +75,7 @@ class Circumstances:
             "engine": self.engine,
             "calls": list(self.calls),
             "modes": dict(self.modes),
+            "bad_samples": [each.as_dict() for each in self.bad_samples],
         }
         known: dict[str, Any] = {name: value for name, value in facts.items() if value}
         if self.number >= 0:
@@ -96,6 +102,7 @@ class Circumstances:
             str(facts.get("engine", "")),
             tuple(map(int, facts.get("calls", ()))),
             {str(model): str(mode) for model, mode in facts.get("modes", {}).items()},
+            tuple(map(BadSample.from_dict, facts.get("bad_samples", ()))),
         )
 
 

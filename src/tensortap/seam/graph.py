@@ -92,7 +92,7 @@ class Graph:
         self._finalized = False
         self._lock = threading.RLock()
         self.version = 0
-        self._last_recorded: deque[tuple[list[Node], list[Node]]] = deque(maxlen=_RUNS_REMEMBERED)
+        self._last_recorded: deque[tuple[tuple[Node, ...], tuple[Node, ...]]] = deque(maxlen=_RUNS_REMEMBERED)
         self._last_version = -1
         # By identity: a recorded node, and what became of it. No pairs, which the garbage collector would look at.
         self._seen: dict[int, Node] = {}
@@ -241,7 +241,7 @@ class Graph:
         have varied become unknown, so that a graph settles although a learning rate changes.
         """
         with self._lock:
-            nodes = list(nodes)
+            nodes = tuple(nodes)  # is the same object, if it is one already
             if self._recorded(nodes) is not None:
                 return
             known_nodes, seen, before = self._nodes, self._seen, self._settled
@@ -258,13 +258,15 @@ class Graph:
             if self.version != self._last_version:
                 self._last_version = self.version
                 self._last_recorded.clear()
-            self._last_recorded.append((nodes, [self._nodes[node.name] for node in nodes]))
+            self._last_recorded.append((nodes, tuple([self._nodes[node.name] for node in nodes])))
 
-    def _recorded(self, nodes: list[Node]) -> list[Node] | None:
+    def _recorded(self, nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
         """How this graph knows nodes that were recorded lately, these very objects; None for others."""
         if self.version == self._last_version:
             for recorded, settled in self._last_recorded:
-                if len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes)):
+                if recorded is nodes or (
+                    len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes))
+                ):
                     return settled
         return None
 
@@ -334,18 +336,18 @@ class Graph:
                 mine = self._collections.setdefault(key, [])
                 mine.extend(item for item in items if not any(item is each for each in mine))
 
-    def settled(self, nodes: Iterable[Node]) -> list[Node]:
+    def settled(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Executed nodes as this graph knows them: without what varies from run to run.
 
         A program that repeats itself gives the same objects every time, so whoever stores them sees at once
         that there is nothing new.
         """
         with self._lock:
-            nodes = list(nodes)
+            nodes = tuple(nodes)
             settled = self._recorded(nodes)
             if settled is not None:
                 return settled
-            return [self._nodes.get(node.name, node) for node in nodes]
+            return tuple(self._nodes.get(node.name, node) for node in nodes)
 
     # --- finalisation and collections --------------------------------------------------------------
 

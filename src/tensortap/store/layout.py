@@ -7,6 +7,7 @@
       health/task_<n>.sqlite3               health pills of all runs of one task
       updates/task_<n>.jsonl                steps of optimizers of one task, as far as they were looked at
       processes/<pid>-<epoch ns>.json       what became of each process that wrote here
+      samples/<host>-<pid>.jsonl            bad samples that data loaders' workers made for a process
       copies/rank_<n>-<pid>-<epoch ns>.jsonl  checksums of what ranks hold copies of, step by step
       run_<epoch µs>_<counter>/
         run.json                            description of the run
@@ -21,6 +22,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 from pathlib import Path
@@ -46,6 +48,7 @@ __all__ = [
     "process_folder",
     "run_name",
     "safe_component",
+    "samples_path",
     "stored_path",
     "updates_path",
     "write_atomically",
@@ -154,6 +157,12 @@ def process_folder(root: Path) -> Path:
 def copies_folder(root: Path) -> Path:
     """Where ranks leave checksums of what they hold copies of."""
     return root / "copies"
+
+
+def samples_path(root: Path, process: int) -> Path:
+    """Where the workers of a process of this machine tell of bad samples."""
+    host = hashlib.sha256(platform.node().encode()).hexdigest()[:12]
+    return root / "samples" / f"{host}-{process}.jsonl"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

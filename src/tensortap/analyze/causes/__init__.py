@@ -43,7 +43,9 @@ RULES: Sequence[Rule] = (
     rule("", arrival.arrived, "not-looked-at bad-input bad-state bad-parameter received"),
     rule(" ".join(sorted(UNWRITTEN)), arrival.never_written, "uninitialised"),
     rule("", arrival.overwritten, "overwritten"),
-    rule("executable", compiled.only_together, "only-compiled not-repeated not-looked-inside"),
+    rule(
+        "executable", compiled.only_together, "only-compiled not-repeated not-looked-inside arguments-donated"
+    ),
     rule("index", indexing.out_of_bounds, "index-out-of-bounds"),
     rule("log log2 log10 log1p xlogy", domain.logarithm, "log-of-negative log-of-zero", is_elementwise=True),
     rule(

@@ -6,7 +6,9 @@ from tensortap.analyze.case import Case
 from tensortap.analyze.causes.words import some
 from tensortap.analyze.collectives import collective_words
 from tensortap.analyze.findings import Cause
+from tensortap.analyze.health import Health
 from tensortap.phases import is_fed, is_variable
+from tensortap.records import BadSample
 from tensortap.runtime_names import placeholder_behind
 
 __all__ = ["arrived", "never_written", "overwritten"]
@@ -34,6 +36,9 @@ def arrived(case: Case) -> Cause | None:
                 f"elements when it is first seen, and {some(unread)} before it could not be looked at.",
                 advice="It may be made of those, or have come bad into the step.",
             )
+        sample = case.sample_behind(out)
+        if sample is not None:
+            return _from_worker(name, out, sample)
         return Cause(
             "bad-input",
             f"The data was bad when it came: the {what} {name} holds {out.bad_counts} among "
@@ -54,6 +59,9 @@ def arrived(case: Case) -> Cause | None:
         )
     for name, health, line in case.loaded:
         if health.is_bad:
+            sample = case.sample_behind(health)
+            if sample is not None:
+                return _from_worker(name, health, sample)
             where = f" at {line}" if line else ""
             return Cause(
                 "bad-input",
@@ -63,6 +71,24 @@ def arrived(case: Case) -> Cause | None:
                 "num_workers=0: the line of the dataset that makes it is named then.",
             )
     return None
+
+
+def _from_worker(name: str, health: Health, sample: BadSample) -> Cause:
+    """What a worker of a data loader made of a data set."""
+    maker = f"{sample.maker} ({sample.line})" if sample.line else sample.maker
+    if sample.sample:
+        more = f", and {sample.more} more in the same batch" if sample.more else ""
+        made = f"sample {sample.sample} was bad when {maker} returned it{more}"
+        advice = f"Look at what {sample.maker} makes of sample {sample.sample}."
+    else:
+        made = f"the samples were good, and {maker} made a bad batch of them"
+        advice = f"Look at what {sample.maker} does to samples."
+    return Cause(
+        "bad-input",
+        f"The data was bad when it came: {name} holds {health.bad_counts} among {int(health.elements)} elements; "
+        f"{made}, in worker {sample.worker} of the data loader.",
+        advice=advice,
+    )
 
 
 def never_written(case: Case) -> Cause | None:

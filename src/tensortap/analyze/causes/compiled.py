@@ -12,6 +12,13 @@ def only_together(case: Case) -> Cause | None:
     """What a program returned whose operations were executed again, one by one, and are good, or could not be."""
     if case.node.op_type != "executable":
         return None
+    if "donated" in case.node.attributes:
+        return Cause(
+            "arguments-donated",
+            f"The call returned it, in {case.node.attributes.get('bad_results')} results. Its arguments were donated, "
+            "and not kept, so it cannot be executed again to find the operation.",
+            advice="Run it again without --no-copies to have the operation named.",
+        )
     if "repeats" not in case.node.attributes:
         return Cause(
             "not-looked-inside",

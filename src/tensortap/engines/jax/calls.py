@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
 from jax._src import core as jax_core
 from jax._src import pjit
 
@@ -49,6 +50,11 @@ class Call:
         """Which arguments the call may destroy."""
         donated: Sequence[bool] = self.parameters["donated_invars"]
         return donated
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether arguments are gone, so that it cannot be executed again."""
+        return any(isinstance(each, jax.Array) and each.is_deleted() for each in self.arguments)
 
 
 class Listener(Protocol):

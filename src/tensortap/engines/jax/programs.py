@@ -45,6 +45,7 @@ class Programs:
         self._known_good = KnownGood()
         self._feeds: dict[tuple[int, int], int] = {}
         self._labels: dict[int, int] = {}
+        self._refused: dict[int, tuple[Program, str]] = {}
         self.dropped = 0
 
     def of(self, jaxpr: Any) -> Program:
@@ -78,9 +79,22 @@ class Programs:
         results, taken = self._run(program, call, wishes, arguments)
         return results, executions(program, taken, dict(wishes.taps), _spread([*arguments, *results]))
 
+    def refuse(self, program: Program, reason: str) -> None:
+        """Remember that JAX takes no taps in a program; said once."""
+        if id(program) not in self._refused:
+            self._refused[id(program)] = (program, reason)
+            told = reason.partition(". ")[0].splitlines()[0]
+            log.warning(
+                "%s takes no taps, so it is not known what happens inside of it. JAX says: %s.",
+                program.name,
+                told,
+            )
+
     def _run(
         self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
     ) -> tuple[Sequence[Any], Taken]:
+        if id(program) in self._refused:
+            raise NotImplementedError(self._refused[id(program)][1])
         native = library()
         rewritten = self._rewritten(program, wishes, native)
         parameters = dict(

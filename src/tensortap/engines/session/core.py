@@ -139,6 +139,10 @@ class EngineSession(ABC):
             stays_installed=self.stays_installed,
         )
 
+    def plan_again(self, plan: RunPlan, request: Request, options: RunOptions) -> RunPlan:
+        """What a run is observed for that follows another one of the same request and options."""
+        return plan
+
     def before_observing(self) -> None:
         """Put in order what earlier runs have left; nothing, where there is nothing."""
         return

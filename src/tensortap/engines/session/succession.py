@@ -52,7 +52,11 @@ class Succession:
             return
         session.before_observing()
         watching = self._watching_of(options)
-        plan = self._plan = session.plan_of(_NOTHING_FETCHED, options, {}, watching)
+        plan = self._plan
+        if plan is not None and plan.watching is watching and plan.deadline is None:
+            session.plan_again(plan, _NOTHING_FETCHED, options)
+        else:
+            plan = self._plan = session.plan_of(_NOTHING_FETCHED, options, {}, watching)
         if session.limits is not None:
             session.limits.reached = False
         self._seen = NOT_OBSERVED

@@ -128,6 +128,14 @@ class TorchSession(EngineSession):
         plan.stays_compiled = self._stays_compiled(request, options, watching)
         return plan
 
+    def plan_again(
+        self, plan: observation.RunPlan, request: Request, options: RunOptions
+    ) -> observation.RunPlan:
+        """Compiled functions may have come, or turned out not to be there."""
+        assert isinstance(plan, RunPlan)
+        plan.stays_compiled = self._stays_compiled(request, options, plan.watching)
+        return plan
+
     def intercepted(self, plan: observation.RunPlan) -> AbstractContextManager[Observation]:
         """Watch the ops of the block with the interceptor that can do what the plan wants."""
         assert isinstance(plan, RunPlan)

@@ -65,12 +65,7 @@ class Guard:
         """What is bad after the step of an optimizer."""
         self._went_back = False
         bad_loss, self._bad_loss = self._bad_loss, False
-        groups = optimizer.param_groups
-        parameters = (
-            groups[0]["params"]
-            if len(groups) == 1
-            else [each for group in groups for each in group["params"]]
-        )
+        parameters = _parameters_of(optimizer)
         # A gradient scaler lets some optimizers find out themselves that a step is to be skipped.
         skips = getattr(optimizer, "found_inf", None)
         is_skipped = isinstance(skips, torch.Tensor) and bool(skips)
@@ -78,6 +73,13 @@ class Guard:
         if found is not None:
             return self._named(*found)
         return LOSS if bad_loss and not is_skipped else None
+
+    def is_fine_after(self, optimizer: Optimizer) -> bool:
+        """Whether nothing is bad after the step of an optimizer; `after_step` is to say what is."""
+        if self._bad_loss or first_bad(_parameters_of(optimizer), True) is not None:
+            return False
+        self._went_back = False
+        return True
 
     def after_skipped_step(self) -> None:
         """A gradient scaler leaves a step out: what was bad in it is as it should be."""
@@ -160,6 +162,14 @@ class Guard:
     def _is_odd(self, value: Any) -> bool:
         tensors = list(tensors_in(value))
         return first_bad(tensors) is not None and any(map(has_nan, tensors))
+
+
+def _parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        parameters: list[torch.Tensor] = groups[0]["params"]
+        return parameters
+    return [each for group in groups for each in group["params"]]
 
 
 class SessionGuard:

@@ -5,6 +5,7 @@
 3. As it is, if nothing was bad either: to know whether its own executable returns that again. If so, the operations
    are good one by one, and what XLA makes of them together is not; if not, the program does not repeat itself.
 
+A call whose arguments were donated, and not copied, cannot be executed again: its results are all there is to tell of.
 A call that several processes execute together is executed again by all of them, once, with taps: they see different
 parts of it, and must not decide differently.
 """
@@ -79,6 +80,10 @@ class Again:
             counts_steps=has_steps or works_out_gradients,
         )
         try:
+            if pending.call.is_destroyed:
+                with self._run(step, circumstances) as recorder:
+                    recorder.look_at_results(pending.call, bad, {"donated": True})
+                return
             with self._run(step, circumstances) as recorder:
                 recorder.called(pending.call)
                 is_found = recorder.found_bad
@@ -93,11 +98,12 @@ class Again:
                         if recorder.found_bad:
                             told = "Executed once more, with taps, it did not, but it did operation by operation."
                         else:
-                            recorder.look_at_results(pending.call, bad, _repeats(pending.call))
+                            repeats = {"repeats": _repeats(pending.call)}
+                            recorder.look_at_results(pending.call, bad, repeats)
                     except Exception:
                         log.debug("cannot be executed operation by operation", exc_info=True)
                         told = "Its operations could be looked at neither with taps nor one by one."
-                        recorder.look_at_results(pending.call, bad, None)
+                        recorder.look_at_results(pending.call, bad, {})
                 name = pending.function.name
                 log.warning("%s returned NaN or infinities at step %d. %s", name, pending.step, told)
         finally:

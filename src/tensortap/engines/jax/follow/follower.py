@@ -22,7 +22,7 @@ from tensortap.engines.jax.calls import Call
 from tensortap.engines.jax.follow.again import Again, FollowedSession
 from tensortap.engines.jax.follow.functions import Family, Function, Functions
 from tensortap.engines.jax.follow.pending import Pending
-from tensortap.engines.jax.follow.sentinel import Sentinel, copied
+from tensortap.engines.jax.follow.sentinel import Sentinel, jax_looks
 from tensortap.engines.jax.lines import stack_from
 from tensortap.engines.jax.tensors import host_array
 from tensortap.engines.session.block import Monitor
@@ -35,6 +35,9 @@ log = logging.getLogger("tensortap.hooks")
 
 _MOST_REPEATED = 32
 """Calls that are executed again: a program that returns infinities in ever new places must not be held up by us."""
+
+_RAISED_BY_CHECKS = (FloatingPointError, InternalFloatingPointError, RecursionError)
+"""What JAX raises if it finds something bad itself; the last when it looks into a kernel."""
 
 _MOST_SHARED = 2
 """The same for calls that several processes execute together."""
@@ -122,6 +125,11 @@ class Follower:
                 "--skip-bad has no effect on programs of JAX, whose updates are inside compiled code: "
                 "optax.apply_if_finite(optimizer, n) leaves out bad ones."
             )
+        if not options.copy_donated and self._watches_all:
+            log.warning(
+                "--no-copies has no effect: single tensors, values or steps are asked for, and runs that are watched "
+                "whole keep their arguments."
+            )
         if options.budget is not None:
             log.warning(
                 "--budget has no effect on programs of JAX: %s",
@@ -156,30 +164,33 @@ class Follower:
     def _guarded(self, function: Function, call: Call) -> Sequence[Any]:
         kept: list[Any] | None = None
         try:
-            kept = self._before_donation(call) if any(call.donated) else list(call.arguments)
-            if function.is_library:
+            is_given = any(call.donated)
+            can_repeat = not is_given or self._watch.options.copy_donated
+            with self._lock:
+                kept = self._sentinel.keep(function, call, can_repeat)
+                if is_given and can_repeat:
+                    kept = self._sentinel.copied(kept, call)
+            # What is destroyed takes no memory, and what could not be reused is still there when it is needed.
+            if function.is_library or not can_repeat:
                 call.stack = stack_from(sys._getframe(1))
         except Exception:
             self._give_up()
         try:
             results = call.go_on()
-        except (FloatingPointError, InternalFloatingPointError):
+        except _RAISED_BY_CHECKS as error:
             # JAX looks itself (jax_debug_nans), and does not let bad results out.
-            if kept is not None:
+            self._sentinel.failed()
+            if kept is not None and (jax_looks() or not isinstance(error, RecursionError)):
                 call.arguments = kept
                 self._attempt(self._raised, function, call)
+            raise
+        except BaseException:
+            self._sentinel.failed()
             raise
         if kept is not None:
             call.arguments = kept
             self._attempt(self._look, function, call, results)
         return results
-
-    def _before_donation(self, call: Call) -> list[Any]:
-        """The arguments of a call, as they can be kept: it destroys what is donated to it."""
-        gone = [each for each, is_gone in zip(call.arguments, call.donated, strict=True) if is_gone]
-        with self._lock:
-            self._sentinel.give_away(gone)
-        return copied(call.arguments, call.donated)
 
     def _look(self, function: Function, call: Call, results: Sequence[Any]) -> None:
         with self._lock:
@@ -193,7 +204,8 @@ class Follower:
             if self._block is not None:
                 return
             pending = Pending(function, call, (), self._watch.seen.steps, function.family.calls, 0)
-            if not self._comes_of_bad(pending):
+            # The program may end with it, so what it was given from outside is told, too.
+            if not self._repeated or not self._comes_of_bad(pending):
                 self._repeat(pending, dict.fromkeys(function.floats, KIND_NAN))
 
     def _settle(self, wait: bool) -> None:

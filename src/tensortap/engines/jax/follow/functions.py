@@ -19,8 +19,9 @@ from tensortap.engines.jax.taps.library import Memory
 __all__ = ["Family", "Function", "Functions"]
 
 _KEPT = 2048
-_SMALL, _LARGE = 1 << 18, 1 << 22
+_SMALL = 1 << 18
 _LITTLE = 1 << 14
+_ON_HOST = frozenset(["pure_callback", "io_callback", "debug_callback"])
 
 
 class Family:
@@ -60,10 +61,11 @@ class Function:
         family: what else was traced of the same function.
         floats: places of the results that can be bad; of many, those in which others would show.
         known_bad: kinds of bad values that each of them has had.
-        nbytes: of its arguments.
+        nbytes, nbytes_of: of all its arguments, and of each.
+        repeats: of a function that returns much, whether it returns the same again, and nobody hears of it.
         is_small: its results are looked at faster than somebody else could be asked to.
         memory: how the results that can be bad lie in memory; None if not all of them can be read there.
-        little, little_memory: which of these are so small that they are looked at whatever is known of others.
+        little: which of these are so small that they are kept until somebody looks at them.
         telling: what is known of a function that returns much: which results and arguments show in others.
         is_given_away: its results have been seen to be donated to another call before they were looked at.
     """
@@ -80,17 +82,19 @@ class Function:
             and not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
             and jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact)
         )
-        self.nbytes = sum(_nbytes(aval) for aval in jaxpr.in_avals)
+        self.nbytes_of = tuple(_nbytes(aval) for aval in jaxpr.in_avals)
+        self.nbytes = sum(self.nbytes_of)
         nbytes = sum(_nbytes(jaxpr.out_avals[place]) for place in self.floats)
         self.is_small = nbytes <= _SMALL
         self.telling: Telling | None = None
-        if nbytes >= _LARGE and not self.is_library:
+        self.repeats = False
+        if not self.is_small and not self.is_library:
             self.telling = telling(self.program)
+            self.repeats = not jaxpr.effects and not any(op.primitive in _ON_HOST for op in self.program.ops)
             self.floats = tuple(place for place in self.floats if place in self.telling.results)
         avals = [jaxpr.out_avals[place] for place in self.floats]
         self.memory = _memory(avals)
         self.little = tuple(place for place, aval in enumerate(avals) if _nbytes(aval) <= _LITTLE)
-        self.little_memory = _memory([avals[place] for place in self.little])
         self.is_given_away = False
         trains = not self.is_library and bool(updated_arguments(jaxpr))
         info = jaxpr.jaxpr.debug_info

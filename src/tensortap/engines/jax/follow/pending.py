@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax._src.array import ArrayImpl
 from jax.sharding import SingleDeviceSharding
 
-from tensortap.engines.jax.calls import Call
+from tensortap.engines.jax.calls import Call, execute
 from tensortap.engines.jax.follow.functions import Function
-from tensortap.engines.jax.taps.library import library
+from tensortap.engines.jax.taps.library import Memory, library
 from tensortap.engines.jax.tensors import host_array
 from tensortap.pill import kinds_of_elements
 
-__all__ = ["Pending"]
+if TYPE_CHECKING:
+    from tensortap.engines.jax.follow.chain import Chain
+
+__all__ = ["Pending", "kinds_in"]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +36,7 @@ class Pending:
         nbytes: of its arguments.
         verdict: kinds of bad values of each result that can be bad; an array that may not be there yet.
         found: the same, known; by place of the result.
-        covered: calls before it of which it is known that if their large results are bad, so are those of this one.
+        chain: of calls that it is looked at together with.
         is_shared: several processes execute it together. What one of them executes besides, all of them must, in the
             same order, or they wait for each other for ever.
     """
@@ -45,8 +49,20 @@ class Pending:
     nbytes: int
     verdict: Any = None
     found: Mapping[int, int] | None = None
-    covered: Sequence[Pending] = ()
+    chain: Chain | None = None
     is_shared: bool = False
+    holds: frozenset[int] = field(init=False)
+    """Identities of the arguments that are kept."""
+
+    def __post_init__(self) -> None:
+        self.holds = frozenset(map(id, self.call.arguments))
+
+    def put_in_place(self, copies: Mapping[int, Any]) -> None:
+        """Keep copies of arguments, by their identities, which another call is about to destroy."""
+        arguments = [copies.get(id(each), each) for each in self.call.arguments]
+        parameters = dict(self.call.parameters, donated_invars=(False,) * len(arguments))
+        self.call = replace(self.call, arguments=arguments, go_on=partial(execute, arguments, parameters))
+        self.holds = frozenset(map(id, arguments))
 
     @property
     def is_told(self) -> bool:
@@ -58,26 +74,20 @@ class Pending:
         found = {place: each for place, each in kinds.items() if each}
         if not found:
             self.call = replace(self.call, arguments=(), go_on=tuple)  # both keep the arguments
-        self.results = self.covered = ()
+        self.results = ()
         self.found = found
 
     def is_ready(self) -> bool:
         """Whether the verdict can be read without waiting for anybody."""
         if self.found is not None:
             return True
+        if self.chain is not None:
+            return self.chain.is_ready()
         if self.verdict is not None:
             return bool(self.verdict.is_ready())
         return self.function.is_small and all(
             each.is_deleted() or each.is_ready() for each in reversed(self.results)
         )
-
-    def shows_in(self, later: Call) -> bool:
-        """Whether a later call of the same function would return something bad if this one had, in large results."""
-        telling, little = self.function.telling, self.function.little
-        if telling is None or later.jaxpr is not self.call.jaxpr:
-            return False
-        given = {id(later.arguments[place]) for place in telling.arguments}
-        return all(id(each) in given for place, each in enumerate(self.results) if place not in little)
 
     @property
     def can_be_read(self) -> bool:
@@ -97,12 +107,32 @@ class Pending:
         if self.verdict is not None:
             kinds: Sequence[int] = np.asarray(self.verdict).tolist()
             return kinds
-        if self.function.memory is not None and self.can_be_read and (found := library()) is not None:
-            for each in self.results:
-                if each.is_deleted():
-                    return [0] * len(self.results)
-                each.block_until_ready()
-            addresses = [each.unsafe_buffer_pointer() for each in self.results]
-            return found.look(self.function.memory, addresses, alone=True)
+        if self.function.memory is not None and self.can_be_read and library() is not None:
+            if any(each.is_deleted() for each in self.results):
+                return [0] * len(self.results)
+            return kinds_in(self.function.memory, self.results, alone=True)
         arrays = (None if each.is_deleted() else host_array(each) for each in self.results)
         return [0 if array is None else kinds_of_elements(array) for array in arrays]
+
+
+def kinds_in(memory: Memory, arrays: Sequence[Any], alone: bool = False) -> Sequence[int]:
+    """Kinds of bad values in arrays of one device, read where they lie; waits until they are there.
+
+    Args:
+        memory: what lies there.
+        arrays: whole ones.
+        alone: no other thread of Python runs meanwhile, so that none can give them away. Otherwise there are views of
+            them meanwhile: then nobody can, and who gives an array away gets a copy of it.
+    """
+    found = library()
+    assert found is not None
+    for each in arrays:
+        each.block_until_ready()
+    if alone:
+        return found.look(memory, [each.unsafe_buffer_pointer() for each in arrays], alone=True)
+    views = [each._single_device_array_to_np_array_did_copy() for each in arrays]
+    addresses = [
+        view.ctypes.data if is_copy else each.unsafe_buffer_pointer()
+        for each, (view, is_copy) in zip(arrays, views, strict=True)
+    ]
+    return found.look(memory, addresses)

@@ -29,10 +29,10 @@ def find_gradients(ops: Sequence[Op], outputs: Sequence[Value]) -> None:
             places.setdefault(op.stack, []).append(place)
     only_gradients = _used_by_gradients_only(ops, outputs)
     for place, op in enumerate(ops):
+        before = [each for each in places.get(op.stack, ()) if each < place]
         if op.is_backward:
-            op.forward = _forward_of(ops, op, places.get(op.stack, ()))
+            op.forward = _forward_of(ops, op, before)
         elif op.is_differentiated and place in only_gradients and _can_be_early(op):
-            before = [each for each in places.get(op.stack, ()) if each < place]
             steep = _steep(ops, _related(ops, op, before))
             if steep:
                 op.forward = steep[-1]  # a derivative is worked out right behind what it belongs to

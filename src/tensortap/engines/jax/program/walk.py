@@ -6,7 +6,8 @@ little computations inside `reduce`, `scatter`, `sort` or a kernel are not looke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,7 +198,7 @@ class Walk:
             elif not is_library_file(file):
                 scope = joined(scope, cleaned(str(eqn.params.get("name", ""))))
         elif name == "shard_map":
-            copies *= int(getattr(eqn.params.get("mesh"), "size", 1))
+            copies *= _parts_of(eqn.params)
         outs = self._walk(
             inner, inner_env, scope, here.backward, traceback, here.loops, copies, here.differentiated
         )
@@ -298,6 +299,13 @@ class _Here:
         return _Here(
             self.scope, self.backward, self.traceback, (*self.loops, loop), self.copies, self.differentiated
         )
+
+
+def _parts_of(parameters: Mapping[str, Any]) -> int:
+    """On how many parts of its arguments a `shard_map` is executed: those of the axes that it names."""
+    sizes = dict(getattr(parameters.get("mesh"), "shape", {}))
+    named = parameters.get("newly_manual_axes", parameters.get("manual_axes", sizes))
+    return math.prod(sizes[axis] for axis in named if axis in sizes)
 
 
 def _opened(inner: Any) -> tuple[Jaxpr, Sequence[Any]]:

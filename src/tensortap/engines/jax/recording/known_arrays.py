@@ -18,7 +18,7 @@ from tensortap.engines.jax.taps.library import Memory, library
 from tensortap.engines.jax.tensors import TENSORS
 from tensortap.engines.observe.observation import Observation, RunPlan
 from tensortap.engines.observe.watching import Watching
-from tensortap.records import Node, TensorSpec
+from tensortap.records import Frame, Node, TensorSpec
 
 __all__ = ["KnownArrays", "show_whole"]
 
@@ -83,8 +83,15 @@ class KnownArrays:
                 self._seen.fed.add(name)
         return arguments
 
-    def name_of(self, program: Program, argument: Argument, value: Any) -> str:
-        """The name of what a call is given; of something from outside, which becomes a node at its first use."""
+    def name_of(self, program: Program, argument: Argument, value: Any, stack: tuple[Frame, ...] = ()) -> str:
+        """The name of what a call is given; of something from outside, which becomes a node at its first use.
+
+        Args:
+            program: that is called.
+            argument: place among its arguments.
+            value: that is given.
+            stack: of the call, if it is one of the library: some have no operation by which to know their line.
+        """
         known = self._made.get(id(value)) if isinstance(value, (jax.Array, np.ndarray)) else None
         if known is None:
             base = "constant" if program.is_library else argument_name(program, argument)
@@ -96,12 +103,12 @@ class KnownArrays:
                 kind = "Const"
             elif argument.place in program.updated and TENSORS.is_tensor(value):
                 kind = "Variable"
-            self._show_outside(name, kind, value)
+            self._show_outside(name, kind, value, stack)
         elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
             self._show_outside(known[0], "Placeholder" if known[0] in self._inputs else "Variable", value)
         return known[0]
 
-    def _show_outside(self, name: str, kind: str, value: Any) -> None:
+    def _show_outside(self, name: str, kind: str, value: Any, stack: tuple[Frame, ...] = ()) -> None:
         self._shown.add(name)
         if kind == "Variable":
             node = self._variable(name, value)
@@ -116,6 +123,7 @@ class KnownArrays:
                 kind,
                 outputs=(spec,),
                 device=TENSORS.device_of(value) if isinstance(value, jax.Array) else "",
+                stack=stack,
                 phase="input",
             )
         self._seen.nodes.append(node)

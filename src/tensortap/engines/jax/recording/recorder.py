@@ -95,6 +95,10 @@ class Recorder:
         else:
             try:
                 results, records = self._execute(program, call, wishes, arguments, only_bad)
+            except NotImplementedError as error:  # JAX has no callbacks there
+                results, records = self._plain(call, arguments), []
+                self.seen.faults += 1
+                self._programs.refuse(program, str(error))
             except Exception:
                 # Whoever is at fault: executed as it is, the call says so itself.
                 results, records = self._plain(call, arguments), []
@@ -129,26 +133,28 @@ class Recorder:
         with calls.unheard():
             self._showing.show(Executed(program, named, again(wishes), only_bad, again))
 
-    def look_at_results(self, call: Call, bad: Mapping[int, int], repeats: bool | None) -> None:
+    def look_at_results(self, call: Call, bad: Mapping[int, int], known: Mapping[str, bool]) -> None:
         """Show that a call has returned something bad of which nothing is known but that.
 
         Args:
             call: with the arguments that were kept.
             bad: kinds of bad values by place of the result.
-            repeats: whether its own executable returns that again; None if its operations could not be executed.
+            known: what else is: whether its own executable returns that again (`repeats`), or could not be asked
+                because its arguments are gone (`donated`).
         """
         program = self._programs.of(call.jaxpr)
         paths = [clean_name(path) for path in output_paths(program)]
-        stack = call.stack or next((op.stack for op in program.ops if op.stack), ())
-        for place, kinds in bad.items():
-            path = paths[place] if place < len(paths) else str(place)
+        traced = next((op.stack for op in program.ops if op.stack), ())
+        stack = call.stack or _outside_of(program.name, traced)
+        told = [paths[place] if place < len(paths) else str(place) for place in bad]
+        for path, kinds in zip(told, bad.values(), strict=True):
             examples = np.array([value for kind, value in _EXAMPLES.items() if kinds & kind], np.float32)
             node = Node(
                 f"{program.name or 'program'}/result/{path}".rstrip("/"),
                 "executable",
                 outputs=(TENSORS.spec_of(examples),),
-                attributes={} if repeats is None else {"repeats": repeats},
-                stack=stack[:1],
+                attributes={**known, "bad_results": f"{len(bad)} of {len(program.outputs)}"},
+                stack=stack,
                 phase="forward",
             )
             self.seen.nodes.append(node)
@@ -176,12 +182,12 @@ class Recorder:
             *((Argument(place), value) for place, value in enumerate(arguments)),
             *((Argument(place, True), value) for place, value in enumerate(program.closed.consts)),
         ]
-        with calls.unheard():
-            for argument, value in values:
-                names[argument] = self._arrays.name_of(program, argument, value)
         stack: tuple[Frame, ...] = ()
         if program.is_library:
             stack = call.stack or stack_from(sys._getframe(1))
+        with calls.unheard():
+            for argument, value in values:
+                names[argument] = self._arrays.name_of(program, argument, value, stack)
         key = (self._so_far, id(program), tuple(names.values()), stack)
         named = self._known.get(key)
         if named is None:
@@ -206,6 +212,12 @@ class Recorder:
                 scope, slash, _ = node.name.rpartition("/")
                 self._names.next(scope + slash, node.op_type)
         self._uncounted.clear()
+
+
+def _outside_of(function: str, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames that led to the call of a function, of those of one of its operations."""
+    inside = (n for n, frame in enumerate(stack) if frame.function.rpartition(".")[2] == function)
+    return stack[: next(inside, 1)] or stack[:1]
 
 
 def _jax_would_raise(results: Sequence[Any]) -> bool:

@@ -165,8 +165,8 @@ class _Replay:
                     is_over = self._hands_on_bad(step, made)
         elif kind == "cond":
             branches = step.inner["branches"]
-            choice = min(max(self._decision(step), 0), len(branches) - 1)
-            yield from self.block(branches[choice], (*iterations, -1))
+            for choice in self._decisions(step):
+                yield from self.block(branches[min(max(choice, 0), len(branches) - 1)], (*iterations, -1))
         else:
             for blocks in step.inner.values():
                 for inner in blocks:
@@ -198,15 +198,16 @@ class _Replay:
                 passed.popleft()
         return times // during
 
-    def _decision(self, step: Step) -> int:
+    def _decisions(self, step: Step) -> list[int]:
+        """Which branches were executed: inside of `shard_map` one device may take another than the next."""
         assert step.control is not None
-        found = None
+        found: dict[int, None] = {}
         for _ in range(self._spread.copies(step.control, step.copies, VALUE)):
             place = self._next(step.control.number)
             if place is None:
                 raise _Exhausted
-            found = self._taken.values[place]
-        return int(np.frombuffer(found or b"\0", step.control.spec.dtype)[0])
+            found[int(np.frombuffer(self._taken.values[place] or b"\0", step.control.spec.dtype)[0])] = None
+        return list(found)
 
     def _records(self, site: Site | None, iterations: tuple[int, ...], copies: int) -> Iterator[Execution]:
         if site is None or site.number not in self._wanted:

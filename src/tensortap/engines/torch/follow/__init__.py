@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 from tensortap.engines.torch.choice import VARIABLE
+from tensortap.engines.torch.follow.bad_samples import look_in_workers
 from tensortap.engines.torch.follow.follower import Follower
 from tensortap.engines.torch.follow.forked import (
     listen_here,
@@ -32,6 +33,7 @@ __all__ = [
 def follow(watch: Watch) -> Follower:
     """Follow the program of this process from now on."""
     _build_observer(watch.options.interceptor)
+    look_in_workers(watch.root)
     follower = Follower(watch)
     follower.install()
     return follower

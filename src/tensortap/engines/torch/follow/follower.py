@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
@@ -31,6 +30,7 @@ from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
+from tensortap.engines.torch.follow.optimizers import Optimizers
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.runs import Runs
 from tensortap.engines.torch.follow.updates import ask_before_steps, has_bad_gradient
@@ -67,7 +67,7 @@ class Follower:
         self._thread: int | None = None
         self._entrances: Entrances | None = None
         self._step_handle: Any = None
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers = Optimizers()
         self._updates: UpdateCollector | None = None
         self._modes = Modes()
         self._stops = False
@@ -175,9 +175,23 @@ class Follower:
         if not self._is_here():
             self._watch.seen.elsewhere += generation() == self._generation
             return
+        if self._guarded.is_idle and self._goes_on(optimizer):
+            return
         with self._guarded.timed():
             self.attempt(self._on_guarded_step if self._guarded.is_idle else self._on_step, optimizer)
         self.stop_if_bad()
+
+    def _goes_on(self, optimizer: Optimizer) -> bool:
+        """Whether a guarded step was like the one before, and fine: then all that follows from it is done."""
+        if not self._present.is_step_alone(id(optimizer)) or torch._C._current_autograd_node() is not None:
+            return False
+        try:
+            if self._given_up or not self._guarded.goes_on(optimizer):
+                return False
+            self._runs.count_step()
+        except Exception:
+            return False  # who looks again has the same trouble, and tells of it
+        return True
 
     def _on_guarded_step(self, optimizer: Optimizer) -> None:
         self._guarded.after_step(optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from tensortap.engines.torch.follow.forked import world_size
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.pace import Pace
 from tensortap.engines.torch.follow.root_calls import RootCalls
@@ -34,6 +36,9 @@ class _Follower(Protocol):
     def attempt(self, action: Any, *arguments: Any) -> None: ...
 
     def stop_if_bad(self) -> None: ...
+
+
+_UNTIMED = nullcontext()
 
 
 class GuardedRuns:
@@ -61,6 +66,7 @@ class GuardedRuns:
         self._calls: RootCalls | None = None
         self._is_guarding = False
         self._granted = 0  # calls of which nothing is to be heard
+        self._is_only_rank = True
         self.is_idle = False
 
     @property
@@ -70,7 +76,7 @@ class GuardedRuns:
 
     def timed(self) -> Any:
         """A block that counts as time of ours."""
-        return nullcontext() if self._pace is None else self._pace
+        return _UNTIMED if self._pace is None else self._pace
 
     def takes_next(self, stepped: bool) -> bool:
         """A run is over, in which an optimizer may have stepped; whether the next one is not watched."""
@@ -79,6 +85,7 @@ class GuardedRuns:
             self.end()
             return False
         self.is_idle = True
+        self._is_only_rank = world_size() < 2
         self._open_gate()
         self._models.refresh()  # a model that the program lets go of must not wait for the next watched run
         return True
@@ -98,6 +105,8 @@ class GuardedRuns:
     def end(self) -> None:
         """Remove what guards; harmless when nothing does."""
         if self._is_guarding:
+            if self._pace is not None:
+                self._pace.end()
             self._is_guarding = False
             self.guard.stop_listening()
             if self._calls is not None:
@@ -124,6 +133,32 @@ class GuardedRuns:
             self._calls.resume()
             if self._calls.in_c is not None:
                 self._calls.in_c.gate.stepped = 1
+
+    def goes_on(self, optimizer: Optimizer) -> bool:
+        """The step of an optimizer has ended a unit; whether nothing is bad, and the next one is guarded for certain.
+
+        What most steps of a program come to, and all that there is to do about them.
+        """
+        began = time.perf_counter()
+        pace, calls = self._pace, self._calls
+        if (
+            pace is None
+            or not self._is_only_rank
+            or not pace.goes_on(began)
+            or self._watch.budget.bad is not None
+            or not self.guard.is_fine_after(optimizer)
+        ):
+            return False
+        if calls is not None and calls.in_c is not None:
+            gate = calls.in_c.gate
+            gate.leads = 0
+            if gate.quiet != self._granted:
+                self._take_account()
+                self._open_gate()
+        if calls is not None and (calls.in_c is None or not calls.in_c.is_there):
+            calls.resume()
+        pace.go_on(began)
+        return True
 
     def look_at_update(self) -> None:
         """In a program without an optimizer, it may have updated its models itself."""

@@ -10,6 +10,10 @@ __all__ = ["Pace"]
 _CALLS = 32
 """Calls of models after which a unit ends without a step: an evaluation must not be watched as a whole for a step."""
 
+_ALIKE = 16
+_ALIKE_SECS = 0.01
+"""So many units that are not watched are told together, if they take less than that."""
+
 
 class Pace:
     """Cuts a program into units, of which each is watched as a whole, or not at all.
@@ -35,6 +39,7 @@ class Pace:
         self._own_secs = 0.0
         self._own_since = 0.0
         self._depth = 0
+        self._units = 1  # of which the present one is the last
 
     def __enter__(self) -> None:
         if not self._depth:
@@ -48,7 +53,7 @@ class Pace:
 
     def calls_left(self, trains: bool) -> int:
         """How many calls of models do not end the unit."""
-        return 0 if self._budget.bad is not None or not trains else _CALLS - self._calls
+        return 0 if self._budget.bad is not None or not trains else max(_CALLS - self._calls, 0)
 
     def add(self, calls: int, own_secs: float) -> None:
         """Models were called that did not end the unit, and we took so long over them."""
@@ -62,6 +67,22 @@ class Pace:
             self._is_over = True
         return self._is_over
 
+    def goes_on(self, now: float) -> bool:
+        """Whether the unit after one that is not watched is surely not watched, either."""
+        return self._units < _ALIKE and now - self._began < _ALIKE_SECS and not self._is_over
+
+    def go_on(self, since: float) -> None:
+        """Such a unit is over; we have looked at it since then."""
+        self._units += 1
+        self._calls = 0
+        self._own_secs += time.perf_counter() - since
+
+    def end(self) -> None:
+        """No more units; tell of those that were not told yet."""
+        if self._units > 1:
+            self._budget.ran(False, time.perf_counter() - self._began, self._own_secs, self._units - 1)
+            self._units = 1
+
     def watches_next(self, stepped: bool) -> bool:
         """A run is over, in which an optimizer may have stepped; whether the next one is watched."""
         now = time.perf_counter()
@@ -72,7 +93,7 @@ class Pace:
             own = self._own_secs
             if self._depth:
                 own += now - self._own_since
-            self._budget.ran(self._watches, now - self._began, own)
+            self._budget.ran(self._watches, now - self._began, own, self._units)
             self._watches = self._budget.wants_next()
             self._begin(now)
         return self._watches
@@ -80,3 +101,4 @@ class Pace:
     def _begin(self, now: float) -> None:
         self._began, self._own_secs, self._calls, self._is_over = now, 0.0, 0, False
         self._own_since = now
+        self._units = 1

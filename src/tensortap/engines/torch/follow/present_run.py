@@ -77,6 +77,12 @@ class PresentRun:
         there = set(living)
         return self.stepped >= (self._expected & there or there)
 
+    def is_step_alone(self, optimizer: int) -> bool:
+        """Whether a run in which no call was noted ends with this step, as the one before did."""
+        return (
+            not self.calls and not self.stepped and len(self._expected) == 1 and optimizer in self._expected
+        )
+
     def ends_before_call(self, model: int, trains: bool, may_share: bool) -> bool:
         """Whether the call of a model is part of the next run.
 

@@ -13,12 +13,12 @@ from torch.optim.optimizer import Optimizer
 from tensortap.engines.observe.limits import Limits
 from tensortap.engines.session.block import Monitor
 from tensortap.engines.session.succession import Succession
+from tensortap.engines.torch.follow.bad_samples import BadSamples
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.watch import Watch
 from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.program import Program
-from tensortap.hooks.args import SessionRunArgs, SessionRunContext
 from tensortap.records import Circumstances
 
 __all__ = ["Runs"]
@@ -53,7 +53,7 @@ class Runs:
         self.limits = self.session.limits = Limits(outside=_MOST_OUTSIDE)
         self._monitor = Monitor(self.session, watch.hooks, 1.0)
         self._succession = Succession(self.session)
-        self._context = SessionRunContext(SessionRunArgs(None), self.session)
+        self._bad_samples = BadSamples(watch.root)
         self._block: Any = None
         self._preparation: Any = None
         self._stranded: Any = None  # the preparation, if another thread began to train
@@ -76,8 +76,7 @@ class Runs:
         self.suspected = self._watch.seen.suspected
         self._began = time.time()
         if len(self._watch.hooks) == 1:  # which wants nothing but to have runs watched
-            wanted = self._watch.hooks[0].before_run(self._context)
-            self._succession.begin(None if wanted is None else wanted.options)
+            self._succession.begin(self._watch.wanted_of_next(self.session))
             self._block = self._succession
             return
         block = self._monitor.run()
@@ -88,7 +87,7 @@ class Runs:
         """The present run is over, if there is one; `run` is what has happened in it."""
         block, self._block = self._block, None
         if block is not None:
-            self.session.circumstances = _circumstances(run, list(optimizers))
+            self.session.circumstances = _circumstances(run, list(optimizers), self._bad_samples)
         if run.stepped:
             self._watch.seen.steps += 1
         try:
@@ -103,6 +102,11 @@ class Runs:
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
             self.session.global_step = self._watch.seen.steps
+
+    def count_step(self) -> None:
+        """A run that nobody watched has ended with a step, and another has begun."""
+        self._watch.seen.steps += 1
+        self.session.global_step = self._watch.seen.steps
 
     def close(self) -> None:
         """No more runs."""
@@ -149,7 +153,7 @@ class Runs:
             block.__exit__(None, None, None)
 
 
-def _circumstances(run: PresentRun, optimizers: list[Optimizer]) -> Circumstances:
+def _circumstances(run: PresentRun, optimizers: list[Optimizer], bad_samples: BadSamples) -> Circumstances:
     rates = {}
     for optimizer in optimizers:
         groups = optimizer.param_groups
@@ -162,4 +166,5 @@ def _circumstances(run: PresentRun, optimizers: list[Optimizer]) -> Circumstance
         counts_steps=bool(optimizers),
         calls=run.call_times,
         modes=run.modes,
+        bad_samples=bad_samples.recent(),
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, Protocol
+
+from tensortap.seam.options import RunOptions
 
 __all__ = ["Watch"]
 
@@ -16,8 +19,15 @@ class Watch(Protocol):
         """`interceptor` and `stop`."""
 
     @property
+    def root(self) -> Path:
+        """The session directory."""
+
+    @property
     def hooks(self) -> list[Any]:
         """The hooks around runs."""
+
+    def wanted_of_next(self, session: Any) -> RunOptions | None:
+        """What the first of the hooks asks for in the run that begins, where there is no other; None for nothing."""
 
     @property
     def seen(self) -> Any:

@@ -54,7 +54,6 @@ class Answers:
         self.without_data = records.without_data
         self.wants_bad = records.wants_bad
         self.made_bad = records.made_bad
-        self.flush = records.flush
         self.take = records.take
         self.flush_later = records.flush_later
 

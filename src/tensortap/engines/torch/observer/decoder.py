@@ -8,8 +8,6 @@ here is what has to do with a run as a whole, and with the modules and optimizer
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -40,13 +38,16 @@ _EXECUTION_BYTES = 40
 class _Run:
     """What belongs to one observed run."""
 
-    __slots__ = ("observation", "outside", "plan", "program")
+    __slots__ = ("observation", "outside", "plan", "program", "session")
 
-    def __init__(self, plan: RunPlan, program: Program, observation: Observation, outside: Outside) -> None:
+    def __init__(
+        self, plan: RunPlan, program: Program, observation: Observation, outside: Outside, session: int
+    ) -> None:
         self.plan = plan
         self.program = program
         self.observation = observation
         self.outside = outside
+        self.session = session
 
 
 class Decoder:
@@ -99,61 +100,79 @@ class Decoder:
 
     # --- one run -----------------------------------------------------------------------------------
 
-    @contextmanager
-    def recording(self, plan: RunPlan, program: Program, observation: Observation) -> Iterator[None]:
-        """Observe the block, and leave its nodes in the observation."""
-        library, handle = self._library, self._handle
+    def begin(self, plan: RunPlan, program: Program, observation: Observation) -> None:
+        """Begin to observe; `end` leaves the nodes of the run in the observation."""
         self._names.start_run()
         lanes = self._records.lanes_for(plan)
         session = self._begin(plan, lanes.handle)
+        outside = Outside(program, self._sources, self._sources, observation)
+        run = self._run = _Run(plan, program, observation, outside, session)
         try:
-            outside = Outside(program, self._sources, self._sources, observation)
-            self._run = _Run(plan, program, observation, outside)
             self._records.start_run(plan, observation, lanes)
             self._nodes.start_run(observation)
-            if self._codes != lines.classifications():
-                self._codes = lines.classifications()
-                library.tt_forget_codes(handle)
-            try:
-                self._install(plan, program)
-                library.tt_start(handle, session)
-                try:
-                    yield
-                finally:
-                    library.tt_stop(handle, session)
-            finally:
-                if self._installation is not None:
-                    self._installation.scopes.forget()
-                if not plan.stays_installed:
-                    self.release()
+            if self._codes != (codes := lines.classifications()):
+                self._codes = codes
+                self._library.tt_forget_codes(self._handle)
+            self._install(plan, program)
+            self._library.tt_start(self._handle, session)
         except BaseException as error:
-            observation.failed = self._nodes.failure(error)
+            try:
+                self._put_away(plan)
+            finally:
+                self._close(run, error)
+            raise
+
+    def end(self, error: BaseException | None) -> None:
+        """The run is over, by an error of the program perhaps."""
+        run = self._current
+        try:
+            try:
+                self._library.tt_stop(self._handle, run.session)
+            finally:
+                self._put_away(run.plan)
+        except BaseException as failure:
+            error = failure
             raise
         finally:
-            observation.nodes[:] = self._nodes.executed()
-            self._records.tell_of_bad(observation)
-            observation.unrecorded = library.tt_unrecorded(handle)
-            observation.met = library.tt_met(handle)
-            if plan.traced:
-                nbytes = _EXECUTION_BYTES * library.tt_execution_count(handle)
-                observation.executions += ctypes.string_at(library.tt_executions(handle), nbytes)
-            library.tt_end(handle, session)
-            self._records.end_run()
-            self._nodes.end_run()
-            self._run = None
+            self._close(run, error)
 
-    def _begin(self, plan: RunPlan, lanes: int) -> Any:
+    def _put_away(self, plan: RunPlan) -> None:
+        if self._installation is not None:
+            self._installation.scopes.forget()
+        if not plan.stays_installed:
+            self.release()
+
+    def _close(self, run: _Run, error: BaseException | None) -> None:
+        library, handle, observation = self._library, self._handle, run.observation
+        if error is not None:
+            observation.failed = self._nodes.failure(error)
+        numbers, observation.unrecorded, observation.met, gone, arrivals = library.tt_outcome(handle)
+        executed = self._nodes.executed(numbers)
+        if run.plan.traced:  # whoever measures it holds the list
+            observation.nodes[:] = executed
+        else:
+            observation.nodes = executed  # type: ignore[assignment]  # nobody adds to it any more
+        if gone or arrivals:
+            self._records.tell_of_bad(observation, gone, arrivals)
+        if run.plan.traced:
+            nbytes = _EXECUTION_BYTES * library.tt_execution_count(handle)
+            observation.executions += ctypes.string_at(library.tt_executions(handle), nbytes)
+        library.tt_end(handle, run.session)
+        self._records.end_run()
+        self._nodes.end_run()
+        self._run = None
+
+    def _begin(self, plan: RunPlan, lanes: int) -> int:
         """Tell the observer what it is to do in a run."""
         library, handle = self._library, self._handle
         emits = bool(plan.taps or plan.captures or plan.watching is not None)
         keep_bad = 0 if plan.watching is None else plan.watching.bad.limit
-        session = library.tt_begin(handle, lanes, emits, keep_bad)
-        if plan.watching is not None:
-            library.tt_set_index(handle, plan.watching.publisher.info.index)
+        index = -1 if plan.watching is None else plan.watching.publisher.info.index
+        limits = plan.limits
+        most = (-1, -1, -1) if limits is None else (limits.nodes, limits.new, limits.outside)
+        session: int = library.tt_begin(handle, lanes, emits, keep_bad, index, *most)
         if plan.traced:
             library.tt_trace(handle)
-        if plan.limits is not None:
-            library.tt_limit(handle, plan.limits.nodes, plan.limits.new, plan.limits.outside)
         return session
 
     def _install(self, plan: RunPlan, program: Program) -> None:

@@ -7,8 +7,7 @@ takes its usual formulas; higher-order operators are seen as the operators they 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 
 from tensortap.engines.torch.dispatch import DispatchInterceptor
 from tensortap.engines.torch.interceptor import Observation, RunPlan
@@ -34,35 +33,16 @@ class NativeInterceptor:
         library()
         self._decoders: weakref.WeakKeyDictionary[RunNames, Decoder] = weakref.WeakKeyDictionary()
 
-    @contextmanager
     def observe(
         self, plan: RunPlan, program: Program, graph: Graph, names: RunNames
-    ) -> Iterator[Observation]:
+    ) -> AbstractContextManager[Observation]:
         """Watch the operators of the block."""
         decoder = self._decoders.get(names)
         if decoder is None:
             decoder = self._decoders[names] = Decoder(names)
         if decoder.is_busy:  # the step runs its own session; that inner run is none of the observer's
-            with DispatchInterceptor().observe(plan, program, graph, names) as observation:
-                yield observation
-            return
-        observation = Observation()
-        recording: AbstractContextManager[None] = nullcontext()
-        try:
-            try:
-                begun = decoder.recording(plan, program, observation)
-                begun.__enter__()
-                recording = begun
-            except Exception:
-                observation.fault("starting to observe")
-            try:
-                yield observation
-            except BaseException as error:
-                recording.__exit__(type(error), error, error.__traceback__)
-                raise
-            recording.__exit__(None, None, None)
-        finally:
-            graph.record(observation.nodes)
+            return DispatchInterceptor().observe(plan, program, graph, names)
+        return _Observed(decoder, plan, program, graph)
 
     def replace(self, names: RunNames, heir: RunNames) -> bool:
         """Go on with another observer, which knows only what has to do with bad values of earlier runs."""
@@ -82,3 +62,29 @@ class NativeInterceptor:
         """Remove what has stayed installed for this thread."""
         for decoder in list(self._decoders.values()):
             decoder.release_here()
+
+
+class _Observed:
+    """One run. Small ones begin and end more often than anything else here does, so it is no generator."""
+
+    __slots__ = ("_decoder", "_graph", "_has_begun", "_observation", "_plan", "_program")
+
+    def __init__(self, decoder: Decoder, plan: RunPlan, program: Program, graph: Graph) -> None:
+        self._decoder, self._plan, self._program, self._graph = decoder, plan, program, graph
+        self._observation = Observation()
+        self._has_begun = False
+
+    def __enter__(self) -> Observation:
+        try:
+            self._decoder.begin(self._plan, self._program, self._observation)
+            self._has_begun = True
+        except Exception:
+            self._observation.fault("starting to observe")
+        return self._observation
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if self._has_begun:
+                self._decoder.end(error)
+        finally:
+            self._graph.record(self._observation.nodes)

@@ -15,7 +15,7 @@ from tensortap.engines.torch.values import dtype_name
 from tensortap.ops import kernel
 from tensortap.ops.dtypes import CODES
 
-__all__ = ["NativeObserver", "Scope", "library", "owned_memory"]
+__all__ = ["NativeObserver", "Scope", "library"]
 
 _POINTER, _INT, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 _OBJECT = ctypes.py_object
@@ -26,22 +26,16 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_delete": (None, (_POINTER,)),
     "tt_new_plan": (_POINTER, ()),
     "tt_delete_plan": (None, (_POINTER,)),
-    "tt_begin": (_POINTER, (_POINTER, _POINTER, _INT, _INT)),
-    "tt_limit": (None, (_POINTER, _LONG, _LONG, _LONG)),
-    "tt_met": (_LONG, (_POINTER,)),
-    "tt_unrecorded": (_LONG, (_POINTER,)),
+    "tt_begin": (_POINTER, (_POINTER, _POINTER, _INT, _INT, _LONG, _LONG, _LONG, _LONG)),
     "tt_add_lane": (None, (_POINTER, _INT, _DOUBLE, _DOUBLE, _INT)),
     "tt_install": (ctypes.c_uint64, (_POINTER, _INT)),
     "tt_uninstall": (None, (ctypes.c_uint64,)),
     "tt_start": (None, (_POINTER, _POINTER)),
     "tt_stop": (None, (_POINTER, _POINTER)),
     "tt_end": (None, (_POINTER, _POINTER)),
-    "tt_set_index": (None, (_POINTER, _LONG)),
-    "tt_bad_values": (ctypes.py_object, (_POINTER,)),
+    "tt_outcome": (ctypes.py_object, (_POINTER,)),
     "tt_survivors": (ctypes.py_object, (_POINTER,)),
     "tt_inherit": (None, (_POINTER, _POINTER, _OBJECT)),
-    "tt_node_count": (_LONG, (_POINTER,)),
-    "tt_nodes": (_POINTER, (_POINTER,)),
     "tt_trace": (None, (_POINTER,)),
     "tt_execution_count": (_LONG, (_POINTER,)),
     "tt_executions": (_POINTER, (_POINTER,)),
@@ -73,7 +67,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_measure": (None, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER)),
     "tt_leaves": (_OBJECT, (_OBJECT, _LONG)),
     "tt_forget_codes": (None, (_POINTER,)),
-    "tt_free_block": (None, (_POINTER, _LONG)),
 }
 
 
@@ -160,20 +153,3 @@ def _summary_address() -> int | None:
     """The C kernel for numeric summaries, or None where there is none."""
     native = kernel.native()
     return None if native is None else native.summary_address()
-
-
-class _Owned:
-    """Gives memory back when the last view of it is gone."""
-
-    def __init__(self, free: Any, *arguments: int) -> None:
-        self._free, self._arguments = free, arguments
-
-    def __del__(self) -> None:
-        self._free(*self._arguments)
-
-
-def owned_memory(address: int, nbytes: int, free: Any, *arguments: int) -> Any:
-    """A buffer over memory that `free(*arguments)` releases once nobody uses it."""
-    buffer: Any = (ctypes.c_char * nbytes).from_address(address)
-    buffer._owner = _Owned(free, *arguments)
-    return buffer

@@ -6,7 +6,6 @@ arguments are there, and one of the others when it has run.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,7 +48,7 @@ class Nodes:
         self._operators: list[Op] = []
         self._nodes: list[Node] = []
         self._made = 0
-        self._executed_lately: dict[bytes, list[Node]] = {}
+        self._executed_lately: dict[bytes, tuple[Node, ...]] = {}
         self._executed_made = 0  # of how many nodes it knows
         self._attributes: Mapping[str, Any] = {}  # of the call whose node will have to be built
         self._first_device: torch.device | None = None  # of its first tensor
@@ -81,19 +80,14 @@ class Nodes:
         """Hold nothing of a run that is over."""
         self._observation = self._failed = None
 
-    def executed(self) -> list[Node]:
-        """The nodes of the run; for a program that repeats itself, from memory."""
-        library, handle = self._observer.library, self._observer.handle
-        count = library.tt_node_count(handle)
-        if not count:
-            return []
-        numbers = ctypes.string_at(library.tt_nodes(handle), 4 * count)
+    def executed(self, numbers: bytes) -> tuple[Node, ...]:
+        """The nodes of the run, of which these are the numbers; for a program that repeats itself, the same object."""
         if self._executed_made != self._made or len(self._executed_lately) > _RUNS_REMEMBERED:
             self._executed_made = self._made
             self._executed_lately.clear()
         nodes = self._executed_lately.get(numbers)
         if nodes is None:
-            nodes = [self._nodes[number] for number in memoryview(numbers).cast("i")]
+            nodes = tuple([self._nodes[number] for number in memoryview(numbers).cast("i")])
             self._executed_lately[numbers] = nodes
         return nodes
 

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "blocks.h"
 #include "dispatching.h"
 #include "lanes.h"
 #include "parallel.h"
@@ -184,12 +185,11 @@ class Recording {
       decoder_.ask("take", "iOOLO", int(number), rows.get(), data.get(), (long long)muted, has_bad);
       return;
     }
-    Row* rows = lane.rows;
-    char* data = lane.data;
-    const size_t count = lane.count, used = lane.used, row_size = lane.row_size, data_size = lane.data_size;
-    lane.forget();
-    decoder_.ask("flush", "iLnnLnnLO", int(number), (long long)(intptr_t)rows, Py_ssize_t(count), Py_ssize_t(row_size),
-                 (long long)(intptr_t)data, Py_ssize_t(used), Py_ssize_t(data_size), (long long)muted, has_bad);
+    PyObject* made_rows = new_block(lane.rows, lane.row_size, lane.count * sizeof(Row));
+    PyObject* made_data = new_block(lane.data, lane.data_size, lane.used);
+    lane.forget();  // whatever happens now
+    Object rows(made_rows), data(made_data);
+    decoder_.ask("take", "iOOLO", int(number), rows.get(), data.get(), (long long)muted, has_bad);
   }
 
   const Decoder& decoder_;

@@ -11,11 +11,10 @@ import torch
 
 from tensortap.engines.torch.interceptor import Observation, RunPlan
 from tensortap.engines.torch.observer.lanes import Lanes
-from tensortap.engines.torch.observer.library import NativeObserver, owned_memory
+from tensortap.engines.torch.observer.library import NativeObserver
 from tensortap.engines.torch.observer.nodes import Nodes
 from tensortap.engines.torch.observer.numbers import Numbers
 from tensortap.engines.torch.tensors import TENSORS
-from tensortap.records import RECORD_ROW
 from tensortap.sink.queue import shared_queue
 
 if TYPE_CHECKING:
@@ -124,9 +123,10 @@ class Records:
         names = map(self._numbers.tensor_name, values)
         self._watching.bad.keep(self._nodes[number], outputs, zip(names, tensors, strict=True), began)
 
-    def tell_of_bad(self, observation: Observation) -> None:
+    def tell_of_bad(
+        self, observation: Observation, gone: list[int], arrivals: list[tuple[int, int, int]]
+    ) -> None:
         """What has become of the bad values of a run that is over, and where those from outside came from."""
-        gone, arrivals = self._library.tt_bad_values(self._observer.handle)
         name_of = self._numbers.tensor_name
         observation.gone += map(name_of, gone)
         observation.came_from.update(
@@ -135,32 +135,13 @@ class Records:
 
     # --- where records go ----------------------------------------------------------------------------
 
-    def flush(
-        self,
-        lane: int,
-        rows: int,
-        count: int,
-        rows_size: int,
-        data: int,
-        used: int,
-        data_size: int,
-        muted: int,
-        bad: bool,
-    ) -> None:
-        """Take over two blocks of records, with what is used of them; whether one tells of a bad value."""
-        # Wrapped before anything can fail, so that the memory is given back in any case.
-        free, nbytes = self._library.tt_free_block, count * RECORD_ROW.itemsize
-        owned_rows = owned_memory(rows, nbytes, free, rows, rows_size)
-        owned_data = owned_memory(data, used, free, data, data_size)
-        self.take(lane, owned_rows, owned_data, muted, bad)
-
     def take(self, lane: int, rows: Any, data: Any, muted: int, bad: bool) -> None:
         """Take over records that nobody else has any more."""
-        lanes = self._current.lanes
+        run, watching = self._current, self._watching
         if muted:
-            lanes.count_muted(self._watching, lane, muted)
+            run.lanes.count_muted(watching, lane, muted)
         if len(rows):
-            lanes.hand_over(self._watching, lane, rows, data, bad)
+            run.lanes.hand_over(watching, lane, rows, data, bad)
 
     def flush_later(self) -> None:
         """Have the records gathered so far handed over soon, even if the program hangs in its next op.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from tensortap.engines.torch.program import clean_path
 from tensortap.engines.torch.updates.declared import line_of_attribute
 from tensortap.engines.torch.updates.samples import mark_of, sample_of
 from tensortap.engines.torch.values import dtype_name, shape_of
-from tensortap.records import Frame, StrayTensor
+from tensortap.records import StrayTensor
 
 __all__ = ["Strays"]
 
@@ -22,11 +22,21 @@ _MOST_LOOKED_INTO = 256
 _REGISTERED = frozenset(["_parameters", "_buffers", "_modules"])
 
 
+class _Stray:
+    """What is known of one of them."""
+
+    __slots__ = ("held", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.held: tuple[str, str | None] | None = None  # where, once somebody has looked for it
+
+
 class Strays:
     """Knows in how many updates each of them was there."""
 
     def __init__(self) -> None:
-        self._steps: Any = WeakIdKeyDictionary()
+        self._known: Any = WeakIdKeyDictionary()
 
     def among(
         self, leaves: Iterable[torch.Tensor], known: Container[int], modules: Mapping[str, nn.Module]
@@ -38,50 +48,57 @@ class Strays:
             known: identities of those that a model or an optimizer has.
             modules: models by name, in which they may be held without being registered.
         """
-        found: list[StrayTensor] = []
+        told: list[tuple[torch.Tensor, _Stray]] = []
         for leaf in leaves:
             if id(leaf) in known:
                 continue
-            steps = self._steps[leaf] = self._steps.get(leaf, 0) + 1
-            if steps > 1 and len(found) < _MOST_TOLD:
-                name, line = _holder_of(leaf, modules)
-                found.append(
-                    StrayTensor(
-                        name,
-                        tuple(each or 0 for each in shape_of(leaf)),
-                        dtype_name(leaf.dtype),
-                        steps,
-                        mark_of(sample_of(leaf)),
-                        None if line is None else str(line),
-                    )
-                )
-        return tuple(found)
+            stray = self._known.get(leaf)
+            if stray is None:
+                stray = self._known[leaf] = _Stray()
+            stray.steps += 1
+            if stray.steps > 1 and len(told) < _MOST_TOLD:
+                told.append((leaf, stray))
+        _find_holders([(leaf, stray) for leaf, stray in told if stray.held is None], modules)
+        return tuple(_told(leaf, stray) for leaf, stray in told)
 
 
-def _holder_of(leaf: torch.Tensor, modules: Mapping[str, nn.Module]) -> tuple[str, Frame | None]:
-    """Where a module holds a tensor that is no parameter of it: in an attribute, a list, or a module in a list."""
-    for key, root in modules.items():
+def _told(leaf: torch.Tensor, stray: _Stray) -> StrayTensor:
+    name, line = stray.held or ("", None)
+    shape = tuple(each or 0 for each in shape_of(leaf))
+    return StrayTensor(name, shape, dtype_name(leaf.dtype), stray.steps, mark_of(sample_of(leaf)), line)
+
+
+def _find_holders(strays: list[tuple[torch.Tensor, _Stray]], modules: Mapping[str, nn.Module]) -> None:
+    """Find out where modules hold tensors that are no parameters of theirs: an attribute, a list, a module in a list.
+
+    All in one go and once for each: under FSDP2 every whole weight is one of them, and a large model has many modules.
+    """
+    sought = {id(leaf): stray for leaf, stray in strays}
+    for stray in sought.values():
+        stray.held = "", None
+    roots = modules.items() if sought else ()
+    for key, root in roots:
         for path, module in root.named_modules():
             for name, value in list(module.__dict__.items()):
-                place = None if name in _REGISTERED else _place_in(value, leaf)
-                if place is not None:
-                    whole = clean_path(".".join(filter(None, (key, path, name, place))))
-                    kind: Any = type(module)
-                    return whole, line_of_attribute(kind, name)
-    return "", None
+                if name in _REGISTERED:
+                    continue
+                for place, leaf in _tensors_in(value):
+                    if id(leaf) in sought:
+                        stray = sought.pop(id(leaf))
+                        whole = clean_path(".".join(filter(None, (key, path, name, place))))
+                        kind: Any = type(module)
+                        line = line_of_attribute(kind, name)
+                        stray.held = whole, None if line is None else str(line)
 
 
-def _place_in(value: Any, leaf: torch.Tensor, depth: int = 2) -> str | None:
-    """Where in the attribute of a module a tensor is; empty for the attribute itself, None if it is not there."""
-    if value is leaf:
-        return ""
-    if isinstance(value, nn.Module):
-        return next((name for name, each in value.named_parameters() if each is leaf), None)
-    if not depth or not isinstance(value, list | tuple | dict):
-        return None
-    parts = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, each in list(parts)[:_MOST_LOOKED_INTO]:
-        place = _place_in(each, leaf, depth - 1)
-        if place is not None:
-            return f"{key}.{place}".rstrip(".")
-    return None
+def _tensors_in(value: Any, depth: int = 2) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in the attribute of a module, and where in it they are; empty for the attribute itself."""
+    if isinstance(value, torch.Tensor):
+        yield "", value
+    elif isinstance(value, nn.Module):
+        yield from value.named_parameters()
+    elif depth and isinstance(value, list | tuple | dict):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in list(parts)[:_MOST_LOOKED_INTO]:
+            for place, tensor in _tensors_in(each, depth - 1):
+                yield f"{key}.{place}".rstrip("."), tensor
