@@ -131,25 +131,23 @@ class Flow:
     def depends_on_parameters(self, tensor: str) -> bool:
         """Whether a tensor was worked out, among others, from parameters that got gradients."""
         known = self._dependent
-        pending = [split_tensor_name(tensor)[0]]
+        wanted = split_tensor_name(tensor)[0]
+        pending, entered = [wanted], set()
         while pending:
             name = pending[-1]
-            if name in known and name != pending[0]:
+            node = None if name in known else self.facts.nodes.get(name)
+            if name in known:
                 pending.pop()
-                continue
-            node = self.facts.nodes.get(name)
-            if node is None or node.op_type in SOURCES:
+            elif node is None or node.op_type in SOURCES:
                 known[name] = name in self.facts.gradients
-                pending.pop()
-                continue
-            makers = [split_tensor_name(each)[0] for each in node.inputs]
-            unknown = [each for each in makers if each not in known and each not in pending]
-            if unknown:
-                pending += unknown
-                continue
-            known[name] = any(known.get(each, False) for each in makers)
-            pending.pop()
-        return known[split_tensor_name(tensor)[0]]
+            else:
+                makers = [split_tensor_name(each)[0] for each in node.inputs]
+                if name in entered:  # and so all of them are known, but for those of a cycle
+                    known[name] = any(known.get(each, False) for each in makers)
+                else:
+                    entered.add(name)
+                    pending += [each for each in makers if each not in known and each not in entered]
+        return known[wanted]
 
     def is_trained(self, node: Node) -> bool:
         """Whether the backward pass went through a node. Of an addition nothing is left to see but what comes next."""

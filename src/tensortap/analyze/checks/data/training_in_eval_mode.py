@@ -15,12 +15,15 @@ __all__ = ["RULE"]
 def find(evidence: Evidence) -> Iterator[CheckFinding]:
     """Models that were trained in training mode, evaluated, and then trained as the evaluation left them."""
     began: dict[str, int] = {}
+    left: dict[str, int] = {}
     told = set()
     for update in evidence.updates:
         for mode in update.modes:
             if mode.trains:
                 began.setdefault(mode.model, update.step)
+                left.pop(mode.model, None)
             elif mode.model in began and mode.model not in told:
+                since = left.setdefault(mode.model, update.step)
                 own = [
                     each for each in update.parameters if root_of(each.name) == mode.model and each.changed
                 ]
@@ -30,14 +33,14 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
                 told.add(mode.model)
                 yield RULE.finding(
                     mode.model,
-                    f"{mode.model} is trained in evaluation mode since step {update.step}: nobody has called train() "
+                    f"{mode.model} is trained in evaluation mode since step {since}: nobody has called train() "
                     f"after it was evaluated, and {' and '.join(sorted(kinds))} {'do' if len(kinds) > 1 else 'does'} "
                     "nothing.",
-                    step=update.step,
+                    step=since,
                     source=update.source,
                     evidence={
                         "in training mode since step": began[mode.model],
-                        "in evaluation mode since step": update.step,
+                        "in evaluation mode since step": since,
                         "parameters that were updated": len(own),
                     },
                 )

@@ -6,6 +6,7 @@ import gc
 import inspect
 import re
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -32,36 +33,46 @@ class _Sign:
 
 
 class LivingGraphs:
-    """Marks the graph of each backward pass, and counts those that have outlived their update."""
+    """Marks the graph of each backward pass, and counts those that have outlived their update.
+
+    They are counted for each line that begins backward passes: a GAN may hold on to the losses of its generator only.
+    """
 
     def __init__(self) -> None:
-        self._signs: list[tuple[Any, Any]] = []
-        self._marked = 0
+        self._signs: list[tuple[Any, Any, Frame | None]] = []
+        self._marked: Counter[Frame | None] = Counter()
         self._holder: tuple[str, Frame | None] | None = None
 
-    def mark(self, outputs: Any) -> None:
-        """A backward pass begins at these."""
+    def mark(self, outputs: Any, source: Frame | None = None) -> None:
+        """A backward pass begins at these, in this line."""
         output = outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
         node = getattr(output, "grad_fn", None)
         notes = getattr(node, "metadata", None)
         if not isinstance(output, torch.Tensor) or notes is None or len(self._signs) >= _MOST:
             return
+        if source not in self._marked and len(self._marked) >= _MOST:
+            return
         sign = _Sign()
         if notes.setdefault("tensortap", sign) is sign:
-            self._signs.append((weakref.ref(sign), weakref.ref(output)))
-            self._marked += 1
+            self._signs.append((weakref.ref(sign), weakref.ref(output), source))
+            self._marked[source] += 1
 
     def told(self, frame: FrameType | None) -> KeptGraphs:
-        """How many of them are alive but the last, and who holds them."""
-        self._signs = [(sign, output) for sign, output in self._signs if sign() is not None]
-        alive = max(0, len(self._signs) - 1)
-        if alive >= _MANY and self._holder is None:
-            self._holder = self._find_holder(frame)
+        """How many of them are alive but the last, of the line with most of them, and who holds them."""
+        self._signs = [each for each in self._signs if each[0]() is not None]
+        alive = Counter(source for _, _, source in self._signs)
+        line, number = max(alive.items(), key=lambda each: each[1], default=(None, 0))
+        if not number and self._marked:
+            line = self._marked.most_common(1)[0][0]
+        number = max(0, number - 1)
+        if number >= _MANY and self._holder is None:
+            self._holder = self._find_holder(frame, line)
         name, source = self._holder or ("", None)
-        return KeptGraphs(max(0, self._marked - 1), alive, name, None if source is None else str(source))
+        held_at = None if source is None else str(source)
+        return KeptGraphs(max(0, self._marked[line] - 1), number, name, held_at)
 
-    def _find_holder(self, frame: FrameType | None) -> tuple[str, Frame | None]:
-        sign, output = self._signs[0]
+    def _find_holder(self, frame: FrameType | None, line: Frame | None) -> tuple[str, Frame | None]:
+        sign, output = next((sign, output) for sign, output, source in self._signs if source == line)
         held, wanted = output(), sign()
         spaces = list(_spaces(frame))
         containers = [] if held is None else [each for each in gc.get_referrers(held) if _is_container(each)]

@@ -166,12 +166,12 @@ class UpdateCollector:
         self._events.note(Event("backward" if accumulates else "gradient"), frame)
         if self._looks_next and accumulates:
             with unnoticed():
-                self._look_at_graph(outputs)
+                self._look_at_graph(outputs, own_line(frame))
 
-    def _look_at_graph(self, outputs: Any) -> None:
+    def _look_at_graph(self, outputs: Any, source: Frame | None) -> None:
         self._applied.before_backward()
         self._modes = self._modes_now()
-        self._graphs.mark(outputs)
+        self._graphs.mark(outputs, source)
         found = None if self._reached is None else leaves_behind(outputs)
         if found is None:
             self._reached = None
