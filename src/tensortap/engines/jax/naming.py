@@ -178,7 +178,7 @@ def _inputs(
 def _constant(value: Any, name: str, named: Named, device: str, op: Op) -> str | None:
     try:
         array = np.asarray(value)
-    except Exception:
+    except (TypeError, ValueError):  # a key of a random generator
         return None
     spec = TensorSpec(array.dtype.name, array.shape)
     node = Node(name, "Const", outputs=(spec,), device=device, stack=op.stack, phase="input")
