@@ -170,6 +170,7 @@ if has observer; then
     check observer-zoo "${sanitized[@]}" "$python" sanitize.py zoo
     check observer-tests "${sanitized[@]}" "$python" -m pytest -p no:cacheprovider --capture=sys -o timeout=0 -k native \
         tests/torch_engine/test_capture.py tests/torch_engine/test_faults.py tests/torch_engine/test_watching.py
+    check guarded-calls "${sanitized[@]}" "$python" -m pytest -p no:cacheprovider --capture=sys -o timeout=0 tests/torch_engine/test_guarded_calls.py
 fi
 
 if has hostile; then

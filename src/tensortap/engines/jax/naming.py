@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,20 @@ def name_program(
             named.tensors[site.number] = tensor
             named.sites[tensor] = site
     named.outputs = tuple(_tensor(value, named, arguments) for value in program.outputs)
+    _note_updates(program, named, arguments)
     return named
+
+
+def _note_updates(program: Program, named: Named, arguments: Mapping[Argument, str]) -> None:
+    """Note in the nodes that make new state which argument it takes the place of."""
+    places = {node.name: place for place, node in enumerate(named.nodes)}
+    for place, result in program.updating.items():
+        site, before = program.outputs[result], arguments.get(Argument(place))
+        if not isinstance(site, Site) or before is None or len(program.ops[site.op].outs) != 1:
+            continue
+        node = named.of_op[site.op]
+        node = replace(node, attributes={**node.attributes, "updates": before})
+        named.nodes[places[node.name]] = named.of_op[site.op] = node
 
 
 def _tensor(value: Value, named: Named, arguments: Mapping[Argument, str]) -> str | None:

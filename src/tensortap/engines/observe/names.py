@@ -71,7 +71,7 @@ class NameEntry:
         return self.more_tensors[slot]
 
 
-_SOURCES_KEPT = 8
+_SOURCES_KEPT = 32
 """Nodes of one name: models that come in turns, or batches of a few sizes, have each its own."""
 
 
@@ -91,7 +91,7 @@ class NameTable:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], _Count] = {}
         self._entries: dict[tuple[str, str, int], NameEntry] = {}  # by scope, label and number within a run
-        self._sources: dict[str, list[Node]] = {}
+        self._sources: dict[str, dict[TensorSpec, Node]] = {}
         self._taken: set[str] = set()
         self._run = -1
 
@@ -111,16 +111,15 @@ class NameTable:
 
     def source(self, name: str, spec: TensorSpec) -> Node | None:
         """A node that was kept for something that is no op: a parameter, an input, a constant."""
-        for node in self._sources.get(name, ()):
-            if node.outputs[0] == spec:
-                return node
-        return None
+        kept = self._sources.get(name)
+        return None if kept is None else kept.get(spec)
 
     def keep_source(self, node: Node) -> None:
         """Keep a source's node, and its name from being given to an op."""
-        kept = self._sources.setdefault(node.name, [])
-        kept.insert(0, node)
-        del kept[_SOURCES_KEPT:]
+        kept = self._sources.setdefault(node.name, {})
+        if len(kept) >= _SOURCES_KEPT:
+            del kept[next(iter(kept))]
+        kept[node.outputs[0]] = node
         self._taken.add(node.name)
 
     def next(self, scope: str, label: str) -> NameEntry:

@@ -30,9 +30,11 @@ inline Py_ssize_t length_of_block(PyObject* self) { return reinterpret_cast<Bloc
 // The type is made once and never destroyed, as the pool is: it holds no objects, so the garbage collector need not know of it.
 inline PyTypeObject* block_type() {
   static PyBufferProcs buffer = {show_block, nullptr};
-  static PySequenceMethods sequence = {length_of_block};
+  static PySequenceMethods sequence = {};
+  sequence.sq_length = length_of_block;
   static PyTypeObject* type = [] {
-    static PyTypeObject made = {PyVarObject_HEAD_INIT(nullptr, 0)};
+    static PyTypeObject made = {};
+    Py_SET_REFCNT(&made, 1);
     made.tp_name = "tensortap.Block";
     made.tp_basicsize = sizeof(Block);
     made.tp_dealloc = give_back_block;

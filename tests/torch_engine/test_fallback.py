@@ -1,0 +1,135 @@
+"""Operators seen on a dispatch key of PyTorch's own tests: who else uses it, modes of the user, threads, forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tensortap as tt
+
+KEY = "TESTING_ONLY_GenericMode"
+
+PROGRAM = f"""
+import json, sys
+import torch
+import tensortap as tt
+
+heard = []
+if "taken" in sys.argv:
+    def mine(op, *args, **kwargs):
+        heard.append(op.name())
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.{KEY})):
+            return op(*args, **kwargs)
+    library = torch.library.Library("_", "IMPL", "{KEY}")
+    library.fallback(mine)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters())
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 3)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return {{"loss": loss}}
+
+session = tt.torch.Session(step, modules={{"model": model}}, optimizers={{"adam": optimizer}})
+names = []
+for _ in range(3):
+    metadata = tt.RunMetadata()
+    loss = session.run("loss:0", options=tt.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    names.append([node.name for node in metadata.nodes])
+print(json.dumps([names, float(loss), session.faults, len(heard)]))
+"""
+
+
+def observed(*arguments):
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TENSORTAP_INTERCEPTOR": "native"},
+    )
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+def test_where_somebody_else_has_the_key_everything_is_seen_and_his_kernel_is_not_called():
+    names, loss, faults, heard = observed("taken")
+    assert (names, loss, faults) == (observed()[0], observed()[1], 0)
+    assert heard == 0
+
+
+# --- in this process ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(monkeypatch):
+    monkeypatch.setenv("TENSORTAP_INTERCEPTOR", "native")
+    return tt.torch.Session(lambda: {"y": torch.ones(3).mul(2).add(1)})
+
+
+class Counting(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def is_on():
+    return torch._C._dispatch_tls_is_dispatch_key_included(KEY)
+
+
+def ops_of(session):
+    metadata = tt.RunMetadata()
+    session.run(None, options=tt.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    assert session.faults == 0
+    return [node.op_type for node in metadata.nodes]
+
+
+def test_a_mode_of_the_user_sees_what_it_would_see_alone(session):
+    with Counting() as alone:
+        torch.ones(3).mul(2).add(1)
+    expected = ops_of(session)
+    with Counting() as beside:
+        assert ops_of(session) == expected
+    assert beside.seen == alone.seen
+    assert ops_of(session) == expected
+
+
+def test_the_key_is_on_for_the_thread_of_a_run_only():
+    inside, beside = [], []
+
+    def step():
+        inside.append(is_on())
+        thread = threading.Thread(target=lambda: beside.append(is_on()))
+        thread.start()
+        thread.join()
+        return {"y": torch.ones(2) + 1}
+
+    session = tt.torch.Session(step, interceptor="native")
+    ops_of(session)
+    assert (inside, beside, is_on()) == ([True], [False], False)
+
+
+def test_a_child_that_is_forked_inside_of_a_run_computes_as_usual():
+    def step():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if torch.equal(torch.ones(3) * 2, torch.full((3,), 2.0)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return {"y": torch.ones(2) + 1}
+
+    session = tt.torch.Session(step, interceptor="native")
+    assert ops_of(session).count("aten::add") == 1
