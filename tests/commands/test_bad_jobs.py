@@ -15,7 +15,7 @@ import pytest
 from tensortap.commands import main
 from tensortap.reader import SessionDir
 from tensortap.server import DebugServer
-from tests.patience import finished
+from tests.patience import finished, patient, wait_until
 
 TRAINING = """
 import torch
@@ -38,12 +38,21 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(directory, *options, rank="0", world="2", token=None, job="29500"):
-    """What a rank says, of a job that has its own launch."""
+def environment_of(rank="0", world="2", job="29500"):
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("TENSORTAP", "RANK"))
     }
-    environment |= {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "localhost", "MASTER_PORT": job}
+    return environment | {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": job,
+    }
+
+
+def run(directory, *options, rank="0", world="2", token=None, job="29500", **variables):
+    """What a rank says, of a job that has its own launch."""
+    environment = environment_of(rank, world, job) | variables
     if token is not None:
         environment["TENSORTAP_TOKEN"] = token
     command = [sys.executable, "-m", "tensortap", "run", "-o", directory, *options, "train.py"]
@@ -90,6 +99,60 @@ def test_a_server_that_is_not_there_is_told_by_its_rank(here):
         rf"tensortap \(rank 1\): 5 runs for the debug server {address}: 0 records arrived; \d+ records", said
     )
     assert len(SessionDir("alone").runs) == 5
+
+
+def begun(directory, address, **place):
+    """A rank that streams its training, and then waits for a word until it trains on."""
+    with open("waits.py", "w") as file:
+        file.write(f"{TRAINING}\nprint(input())\n{TRAINING}")
+    command = [sys.executable, "-m", "tensortap", "run", "-o", directory, "--stream", address, "waits.py"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    rank = subprocess.Popen(command, env=environment_of(**place), text=True, **pipes)
+    assert rank.stdout.readline().startswith("trained")
+    return rank
+
+
+def test_a_server_that_goes_away_is_told_once_by_its_rank_and_changes_nothing(here):
+    with DebugServer(here / "served", http_port=None) as server:
+        rank = begun("node1", f"{server.address}/job", rank="1")
+        wait_until(lambda: server.statistics.counts()["records"] > 0)
+    out, said = rank.communicate("on", timeout=patient(120))
+    alone = finished([sys.executable, "waits.py"], input="on").stdout.splitlines()
+    assert rank.returncode == 0
+    assert out.splitlines() == alone[1:]
+    told = re.findall(
+        r"\(rank 1\): The (?:connection to the )?debug server \S+ (was lost|has not answered)", said
+    )
+    assert told, said
+    assert len(told) == len(set(told))  # once, for each of the two ways in which it is noticed
+    assert re.search(r"\(rank 1\): 10 runs for the debug server .* records dropped \(", said)
+    assert len(SessionDir("node1").runs) == 10
+
+
+def test_two_jobs_of_one_name_are_told_at_the_server(here, caplog):
+    with DebugServer(here / "served", http_port=None) as server:
+        first = begun("first", f"{server.address}/job", job="29500")
+        said = run("second", "--stream", f"{server.address}/job", job="29501")
+        out, _ = first.communicate("on", timeout=patient(120))
+    assert "The job job has two processes of rank 0 at once, on " in caplog.text
+    assert "name one of them otherwise" in caplog.text
+    assert "trained" in out  # neither of them is stopped
+    assert "0 dropped" in said
+
+
+def test_ranks_of_different_versions_are_named(here, capsys, caplog):
+    other = here / "other" / "tensortap-99.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: tensortap\nVersion: 99.0\n")
+    with DebugServer(here / "served", http_port=None) as server:
+        for rank, variables in (("0", {}), ("1", {"PYTHONPATH": str(other.parent)})):
+            run(f"node{rank}", "--stream", f"{server.address}/job", rank=rank, **variables)
+    assert "Rank 1 of the job job is watched by tensortap 99.0, and this server is " in caplog.text
+    assert "Rank 0 of the job" not in caplog.text
+    assert main(["why", "served/job"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "The ranks of this job run different versions of tensortap: " in told
+    assert "99.0 by rank 1" in told
 
 
 @pytest.mark.parametrize(("rank", "world"), [("5", "2"), ("one", "2")])

@@ -376,6 +376,28 @@ def equinox_training():
 
 
 @healthy
+def state_that_begins_infinite():
+    optimizer = optax.chain(optax.adam(0.1), optax.contrib.reduce_on_plateau(patience=1))
+    params = {"w": data(3)}
+    state = optimizer.init(params)
+
+    @jax.jit
+    def train_step(params, state, best, x):
+        loss, gradients = jax.value_and_grad(lambda p: ((x @ p["w"]) ** 2).mean())(params)
+        updates, state = optimizer.update(gradients, state, params, value=loss)
+        return (
+            optax.apply_updates(params, updates),
+            state,
+            {"loss": jnp.minimum(best["loss"], loss), "never": best["never"]},
+        )
+
+    best = {"loss": jnp.inf, "never": jnp.inf}
+    for n in range(5):
+        params, state, best = train_step(params, state, best, data(8, 3, seed=n))
+    return params, state, best
+
+
+@healthy
 def associative_scan():
     return jax.jit(lambda x: jax.lax.associative_scan(jnp.multiply, x))(data(10))
 

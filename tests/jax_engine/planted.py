@@ -496,6 +496,22 @@ def optimizer_without_epsilon():
         params, state = train_step(params, state, x)
 
 
+@plant("integer_pow", 2, "overflow")
+def second_moment_that_overflows():
+    optimizer = optax.adam(1e-3)
+    params = {"w": jnp.ones(3)}
+    state = optimizer.init(params)
+
+    @jax.jit
+    def train_step(params, state, x):
+        gradients = jax.grad(lambda params: (x * params["w"]).sum())(params)
+        updates, state = optimizer.update(gradients, state)  # BUG
+        return optax.apply_updates(params, updates), state
+
+    for x in batches(4, bad=2, value=1e22):
+        params, state = train_step(params, state, x)
+
+
 @plant("log", 1, "log-of-zero", "3 of the scan")
 def nested_scans():
     def inner(carry, x):

@@ -265,9 +265,9 @@ class TestDevices:
 
 
 DISTRIBUTED = """
-    import sys, jax, numpy as np, jax.numpy as jnp
-    rank, port = int(sys.argv[1]), sys.argv[2]
-    jax.distributed.initialize(f"localhost:{port}", 2, rank)
+    import os, jax, numpy as np, jax.numpy as jnp
+    rank = int(os.environ["JAX_PROCESS_ID"])
+    jax.distributed.initialize(os.environ["JAX_COORDINATOR_ADDRESS"], 2, rank)
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
     mesh = Mesh(np.array(jax.devices()), ("d",))
 
@@ -294,20 +294,15 @@ def test_two_processes_stay_in_step_and_the_one_with_the_part_says_why(tmp_path)
     port = free_port()
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tensortap",
-                "run",
-                "-q",
-                "-o",
-                f"runs{rank}",
-                str(script),
-                str(rank),
-                str(port),
-            ],
+            [sys.executable, "-m", "tensortap", "run", "-q", "-o", "runs", str(script)],
             cwd=tmp_path,
-            env={**os.environ, "XLA_FLAGS": ""},  # a device in each
+            env={
+                **os.environ,
+                "XLA_FLAGS": "",  # a device in each
+                "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": str(rank),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -320,8 +315,8 @@ def test_two_processes_stay_in_step_and_the_one_with_the_part_says_why(tmp_path)
         for each in processes:
             each.kill()
     assert [f"over {rank}" in text for rank, text in enumerate(said)] == [True, True], said
-    found = search_session(SessionDir(tmp_path / "runs1")).first_bad
-    assert (found.node.op_type, found.step, found.cause.kind) == ("log", 2, "log-of-zero")
+    found = search_session(SessionDir(tmp_path / "runs")).first_bad
+    assert (found.node.op_type, found.step, found.rank, found.cause.kind) == ("log", 2, 1, "log-of-zero")
 
 
 def test_the_persistent_cache_of_compiled_code_is_used(tmp_path):

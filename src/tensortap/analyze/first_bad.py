@@ -209,7 +209,7 @@ def _parts(facts: RunFacts, tensors: Iterable[str]) -> tuple[str, ...]:
             node = facts.node_of(node.inputs[0])
         shard = None if node is None else Shard.of_attributes(node.attributes)
         if node is not None and shard is not None and shard.words:
-            said[f"rank {facts.info.task}: {shard.words} of {node.name}"] = None
+            said[shard.on_rank(facts.info.task, node.name)] = None
     return tuple(said)
 
 

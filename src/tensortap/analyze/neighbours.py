@@ -7,7 +7,7 @@ from typing import Any
 from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.graph import edges_in, edges_out, find_path
 from tensortap.phases import module_of, phase_of
-from tensortap.records import Node, split_tensor_name
+from tensortap.records import Node, Shard, split_tensor_name
 
 __all__ = ["around", "describe_node", "path_to_loss"]
 
@@ -58,8 +58,12 @@ def path_to_loss(facts: RunFacts, node: Node) -> list[str]:
 
 def describe_node(facts: RunFacts, node: Node) -> dict[str, Any]:
     """Everything about one node that its panel shows."""
+    brief = _brief(facts, node.name, 0)
+    shard = Shard.of_attributes(node.attributes)
+    part = "" if shard is None or not shard.words else shard.on_rank(facts.info.task, node.name)
     return {
-        **_brief(facts, node.name, 0),
+        **brief,
+        "text": f"{brief['text']}; {part}" if part else brief["text"],
         "device": node.device,
         "inputs": [{"tensor": each, "health": _text(facts, each)} for each in node.inputs],
         "outputs": [{"tensor": each, "health": _text(facts, each)} for each in facts.outputs_of(node)],

@@ -185,10 +185,14 @@ def _lend_graph(facts: RunFacts, runs: Sequence[RunRef]) -> None:
 
 
 def _precedes(one: Finding, other: Finding) -> bool:
-    """Whether one finding comes before another: by step, then made before received, then by the clock."""
+    """Whether one finding comes before another: by step, then made before received, then by the clock.
 
-    def key(finding: Finding) -> tuple[int, bool, int]:
-        return finding.run, finding.came_by is not None, finding.timestamp
+    Where a compiler has put the exchange between ranks into an operation, a rank that received has no cause to tell.
+    """
+
+    def key(finding: Finding) -> tuple[int, bool, bool, int]:
+        is_unexplained = finding.cause.kind == UNEXPLAINED.kind
+        return finding.run, finding.came_by is not None, is_unexplained, finding.timestamp
 
     return key(one) < key(other)
 

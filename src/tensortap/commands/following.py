@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.errors import UsageError
 from tensortap.launch.job import Job
 
 if TYPE_CHECKING:
@@ -63,9 +64,14 @@ class Following:
         self.answerer = Answerer(
             root, job.program, job.words, voice, options.quiet, exclude, options.filter, condition
         )
-        self.watch = ScriptWatch(
-            script_options(options, root, condition, is_child=is_child), self.answerer.judge
-        )
+        how = script_options(options, root, condition, is_child=is_child)
+        try:
+            self.watch = ScriptWatch(how, self.answerer.judge)
+        except ValueError as error:  # the directory is not free
+            raise UsageError(
+                f"{error} Name another one after -o. Processes of one job share a directory if each is told its rank: "
+                "RANK and WORLD_SIZE, or JAX_PROCESS_ID and JAX_NUM_PROCESSES (docs/large-jobs.md)."
+            ) from None
         hooks += profiling(
             options, root
         )  # makes a folder in a directory that must be empty until it is claimed

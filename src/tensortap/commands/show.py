@@ -145,8 +145,7 @@ def _part(dump: DebugDumpDir, datum: DebugTensorDatum) -> str | None:
         return None
     rank = datum.device_name.partition("task:")[2].partition("/")[0]
     where = ", ".join(f"{dim}: {place}" for dim, place in zip(shard.mesh, shard.coordinate, strict=False))
-    whole = shard.words or "all"
-    return f"rank {rank}: {whole} of {node.name} ({', '.join(shard.placement)} on {where})"
+    return f"{shard.on_rank(rank, node.name)} ({', '.join(shard.placement)} on {where})"
 
 
 def _form(

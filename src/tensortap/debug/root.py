@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensortap.seam.place import told_by_launchers
 from tensortap.store.layout import write_marker
 
 __all__ = ["Launch", "claim_session_root"]
@@ -39,6 +40,7 @@ class Launch:
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
         """Read it from environment variables."""
+        environment = told_by_launchers(environment)
         given = environment.get("TENSORTAP_SESSION_ID", "")
         if not given and _number(environment, "WORLD_SIZE") < 2:
             return None

@@ -126,6 +126,7 @@ class RecordBatch:
             Values may lie in it in any order, with gaps between them. If they lie in the order of their rows,
             large ones at multiples of 64 and without much in between, they are written in one go, gaps included.
         has_bad: whether a numeric summary among the records has a NaN or an infinity, if whoever made them knows.
+        size: of all values in bytes, if it is known already.
 
     >>> table = KeyTable()
     >>> number = table.add(RecordKey("fc/addmm", 0, "DebugNanCount", "/device:CPU:0", "int64"))
@@ -140,11 +141,12 @@ class RecordBatch:
     rows: npt.NDArray[np.void]
     data: Any
     has_bad: bool | None = None
+    size: int | None = None
 
     @property
     def nbytes(self) -> int:
         """Size of the values."""
-        return int(np.add.reduce(self.rows["nbytes"]))  # which `sum` comes to, after a detour through Python
+        return int(self.rows["nbytes"].sum()) if self.size is None else self.size
 
     @property
     def memory(self) -> memoryview:

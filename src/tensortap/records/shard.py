@@ -64,6 +64,14 @@ class Shard:
             said.append(f"no {what} of {of}" if size == 0 else f"{what} {begin}–{begin + size - 1} of {of}")
         return ", ".join(said)
 
+    def on_rank(self, rank: int | str, name: str) -> str:
+        """Who has which part of what.
+
+        >>> Shard((8,), (4,), (4,)).on_rank(1, "model/bias")
+        'rank 1: elements 4–7 of 8 of model/bias'
+        """
+        return f"rank {rank}: {self.words or 'all'} of {name}"
+
     @property
     def attributes(self) -> dict[str, Any]:
         """As a node of a graph has it."""

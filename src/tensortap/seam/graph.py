@@ -241,7 +241,7 @@ class Graph:
         have varied become unknown, so that a graph settles although a learning rate changes.
         """
         with self._lock:
-            nodes = tuple(nodes)
+            nodes = tuple(nodes)  # is the same object, if it is one already
             if self._recorded(nodes) is not None:
                 return
             known_nodes, seen, before = self._nodes, self._seen, self._settled

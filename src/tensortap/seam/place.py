@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from tensortap.records.task import number_of_process
 
-__all__ = ["ABOVE", "Place", "be_a_child", "number", "place", "signature"]
+__all__ = ["ABOVE", "Place", "be_a_child", "number", "place", "signature", "told_by_launchers"]
 
 ABOVE = "TENSORTAP_ABOVE"
 """Environment variable: the signature of the process that started this one, if that was watched."""
@@ -28,6 +28,8 @@ _SIGNED = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
 )
+
+_JAX = {"RANK": "JAX_PROCESS_ID", "WORLD_SIZE": "JAX_NUM_PROCESSES", "MASTER_ADDR": "JAX_COORDINATOR_ADDRESS"}
 
 _is_child = False
 _above = os.environ.get(ABOVE)  # before we write there for our own children
@@ -67,6 +69,7 @@ class Place:
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Place:
         """Read it; numbers that make no sense are not there."""
+        environment = told_by_launchers(environment)
         if environment.get(ABOVE) == signature(environment):
             return cls()
         rank = _number(environment, "RANK")
@@ -92,8 +95,21 @@ def signature(environment: Mapping[str, str]) -> str:
     >>> signature({"HOME": "/"})
     ''
     """
+    environment = told_by_launchers(environment)
     told = [f"{name}={environment[name]}" for name in _SIGNED if environment.get(name)]
     return " ".join(told)
+
+
+def told_by_launchers(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """An environment in the words that most launchers use: what is said to JAX alone is said in them, too.
+
+    >>> told_by_launchers({"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "2"})["RANK"]
+    '1'
+    """
+    if any(name in environment for name in ("RANK", "WORLD_SIZE")) or _JAX["RANK"] not in environment:
+        return environment
+    told = {name: environment[theirs] for name, theirs in _JAX.items() if theirs in environment}
+    return {**environment, **told}
 
 
 def place() -> Place:
@@ -105,7 +121,7 @@ def place() -> Place:
 
 def number() -> int:
     """By which this process is known, if its framework knows nothing better."""
-    told = os.environ.get("RANK")
+    told = os.environ.get("RANK") or os.environ.get(_JAX["RANK"])
     if told is not None:
         rank = _rank_told(told, os.environ.get("WORLD_SIZE"), os.environ.get("MASTER_PORT"), _above)
         if rank is not None:

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 from tensortap.errors import DumpFormatError
-from tensortap.records.task import FIRST_PROCESS, is_rank
+from tensortap.records.task import FIRST_PROCESS, is_rank, task_name
 from tensortap.server.job import Job
 from tensortap.server.limits import Limits
 from tensortap.store.processes import ProcessFacts, ProcessFile, facts_from
@@ -39,6 +40,7 @@ class Processes:
         self._job_named = job_named
         self._limits = limits
         self._say_once = say_once
+        self._version = version("tensortap")
         self._lock = threading.Lock()
         self._files: dict[tuple[str, str, int, int], ProcessFile] = {}
         self._holders: dict[tuple[str, int, int], tuple[str, str, int, int]] = {}
@@ -76,6 +78,16 @@ class Processes:
                     facts.host,
                 )
                 self._holders[name, facts.rank, facts.restart] = key
+            if facts.version not in ("", self._version):
+                self._say_once(
+                    ("version", name, facts.rank),
+                    "%s of the job %s is watched by tensortap %s, and this server is %s. What one of them does not "
+                    "know is left out.",
+                    task_name(facts.rank).capitalize(),
+                    name,
+                    facts.version,
+                    self._version,
+                )
         file.write(facts)
 
 

@@ -84,6 +84,7 @@ class Publisher:
         self._step = debug_options.global_step
         self._open_sink = open_sink
         self._urls = urls
+        self._reported: tuple[Node, ...] | None = None
         # A file URL names the run; what is before it, or any other URL, stays the same for a session.
         self._session = tuple(url.rpartition("/")[0] if "/run_" in url else str(url) for url in urls)
         self._open(run_info)
@@ -254,8 +255,9 @@ class Publisher:
                 notices.warn(
                     ("finish", type(sink)), "Finishing a run in %s failed: %r", type(sink).__name__, problem
                 )
-        if error is None:
+        if error is None and executed is not self._reported:
             self._report_unmatched(executed, reason)
+            self._reported = executed  # of a program that repeats itself the same object
 
     def _gated(self, nodes: tuple[Node, ...], position: int) -> Sequence[str]:
         if self._interactive[position] is None or not self._plan.has_gates:

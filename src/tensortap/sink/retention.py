@@ -73,11 +73,16 @@ class Retention:
 
     def wants_run(self, index: int, step: int) -> bool:
         """Whether to watch a run at all."""
-        if self.steps is None and self.every is None:
+        if self.watches_all:
             return True
         return (self.steps is not None and step in self.steps) or (
             self.every is not None and index % self.every == 0
         )
+
+    @property
+    def watches_all(self) -> bool:
+        """Whether every run is watched."""
+        return self.steps is None and self.every is None
 
     @property
     def keeps_all(self) -> bool:

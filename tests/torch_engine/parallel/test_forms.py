@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
+from tensortap.analyze.facts import facts_of_dump
+from tensortap.analyze.neighbours import describe_node
 from tensortap.analyze.session import search_session
+from tensortap.commands import main
 from tensortap.reader import SessionDir
 from tests.torch_engine.parallel.ranks import HERE, ranks
 
@@ -49,7 +53,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("form", PLANTED)
-def test_the_rank_that_made_a_bad_value_is_named_and_how_it_came_to_the_other(tmp_path, form):
+def test_the_rank_that_made_a_bad_value_is_named_and_how_it_came_to_the_other(tmp_path, form, capsys):
     _, said = ranks("forms.py", tmp_path, form, "--plant", root=tmp_path / "records")
     found = search_session(SessionDir(tmp_path / "records")).first_bad
     assert found is not None
@@ -64,3 +68,20 @@ def test_the_rank_that_made_a_bad_value_is_named_and_how_it_came_to_the_other(tm
     assert "rank 1" in arrival.words or "ranks 0, 1" in arrival.words
     assert any("on rank 1" in each for each in said)
     assert not any("on rank 0" in each for each in said)
+    if form in ("fsdp2", "tensor_parallel"):
+        assert_parts_are_named(tmp_path / "records", capsys)
+
+
+def assert_parts_are_named(records, capsys):
+    """Of a weight that ranks share, all who speak of it say which part they mean."""
+    part = "rank 1: rows 8–15 of 16 of model/first/up/weight"
+    assert main(["show", str(records), "model/first/up/weight", "--run", "1", "--task", "1"]) == 0
+    assert re.search(rf"part: +{part} \(Shard\(0\) on 0=2: 1\)", capsys.readouterr().out)
+    # In the run after, what was damaged is an input.
+    assert main(["why", str(records), "--run", "3", "--task", "1", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    weights = [each for each in told["findings"] if each["node"] == "model/first/up/weight"]
+    assert [each["parts"] for each in weights] == [[part]]
+    facts = facts_of_dump(SessionDir(records).run(1, task=1))
+    shown = describe_node(facts, facts.nodes["model/first/up/weight"])  # as on the page
+    assert shown["text"].endswith(part)

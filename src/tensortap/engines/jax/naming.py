@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class Named:
         of_op: the node of each operation.
         tensors: the name of each site.
         outputs: names of what it returns; None for what is a plain number.
+        wished: what was wanted of it in earlier runs, by what decided that.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Named:
     tensors: list[str] = field(default_factory=list)
     outputs: tuple[str | None, ...] = ()
     sites: dict[str, Site] = field(default_factory=dict)
+    wished: dict[Any, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def float_constants(self) -> list[tuple[Node, npt.NDArray[Any], bool]]:
@@ -104,7 +106,20 @@ def name_program(
             named.tensors[site.number] = tensor
             named.sites[tensor] = site
     named.outputs = tuple(_tensor(value, named, arguments) for value in program.outputs)
+    _note_updates(program, named, arguments)
     return named
+
+
+def _note_updates(program: Program, named: Named, arguments: Mapping[Argument, str]) -> None:
+    """Note in the nodes that make new state which argument it takes the place of."""
+    places = {node.name: place for place, node in enumerate(named.nodes)}
+    for place, result in program.updating.items():
+        site, before = program.outputs[result], arguments.get(Argument(place))
+        if not isinstance(site, Site) or before is None or len(program.ops[site.op].outs) != 1:
+            continue
+        node = named.of_op[site.op]
+        node = replace(node, attributes={**node.attributes, "updates": before})
+        named.nodes[places[node.name]] = named.of_op[site.op] = node
 
 
 def _tensor(value: Value, named: Named, arguments: Mapping[Argument, str]) -> str | None:

@@ -9,13 +9,14 @@ from tensortap.seam import place
 
 __all__ = ["list_devices", "name_of", "rank"]
 
+_HAS_GROUPS = torch.distributed.is_available()
 _names: dict[tuple[torch.device, int], str] = {}
 
 
 def rank() -> int:
     """Rank of this process in a distributed job; otherwise the number by which it is known."""
     group = torch.distributed
-    if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+    if _HAS_GROUPS and group.is_initialized() and group.get_world_size() > 1:
         return group.get_rank()
     return place.number()
 

@@ -107,7 +107,6 @@ class Outside:
         for path, buffer in self._program.buffers():
             self._add(path, buffer)
 
-    @asking_no_class
     def name_module_inputs(self, path: str, module: nn.Module, args: Any) -> None:
         """Call tensors that a top-level module is given from outside after the parameters of `forward`."""
         if is_being_traced():
@@ -129,7 +128,6 @@ class Outside:
                 entry = self._names.next(f"{path}/", label)
                 self._add(entry.name, value, "Placeholder", Position("input", path))
 
-    @asking_no_class
     def name_optimizer_state(self, scope: str, optimizer: Optimizer) -> None:
         """The state tensors of an optimizer that starts to step, and what belongs to which parameter."""
         try:

@@ -9,7 +9,7 @@ from tensortap.engines.jax.program.gradients import find_gradients
 from tensortap.engines.jax.program.owner import is_of_library
 from tensortap.engines.jax.program.parts import Argument, Block, Loop, Op, Site, Step, Value, spec_of_aval
 from tensortap.engines.jax.program.scopes import scope_of
-from tensortap.engines.jax.program.updated import updated_arguments
+from tensortap.engines.jax.program.updated import updated_arguments, updating_results
 from tensortap.engines.jax.program.walk import Walk
 from tensortap.records import TensorSpec
 
@@ -38,6 +38,7 @@ class Program:
         outputs: what it returns.
         argument_names: paths of its arguments, as the caller wrote them.
         updated: places of the arguments that it returns, updated.
+        updating: which of its results takes the place of which argument, by the place of the argument.
         is_library: it is a function of JAX itself, or a single operation.
         controls, leaving, has_gradients: as `Walk` says.
     """
@@ -51,6 +52,7 @@ class Program:
         self.name = str(getattr(info, "func_name", "") or "")
         self.is_library = is_of_library(closed.jaxpr)
         self.updated = updated_arguments(closed)
+        self.updating = updating_results(closed)
         walk = Walk()
         self.root, self.outputs = walk.through(jaxpr)
         self.ops, self.sites = walk.ops, walk.sites

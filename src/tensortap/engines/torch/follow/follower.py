@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
@@ -31,6 +30,7 @@ from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
+from tensortap.engines.torch.follow.optimizers import Optimizers
 from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.follow.runs import Runs
 from tensortap.engines.torch.follow.updates import ask_before_steps, has_bad_gradient
@@ -67,7 +67,7 @@ class Follower:
         self._thread: int | None = None
         self._entrances: Entrances | None = None
         self._step_handle: Any = None
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._optimizers = Optimizers()
         self._updates: UpdateCollector | None = None
         self._modes = Modes()
         self._stops = False

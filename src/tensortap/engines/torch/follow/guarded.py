@@ -38,6 +38,9 @@ class _Follower(Protocol):
     def stop_if_bad(self) -> None: ...
 
 
+_UNTIMED = nullcontext()
+
+
 class GuardedRuns:
     """Says which runs are watched, and guards the others.
 
@@ -73,7 +76,7 @@ class GuardedRuns:
 
     def timed(self) -> Any:
         """A block that counts as time of ours."""
-        return nullcontext() if self._pace is None else self._pace
+        return _UNTIMED if self._pace is None else self._pace
 
     def takes_next(self, stepped: bool) -> bool:
         """A run is over, in which an optimizer may have stepped; whether the next one is not watched."""

@@ -146,14 +146,14 @@ class Decoder:
         library, handle, observation = self._library, self._handle, run.observation
         if error is not None:
             observation.failed = self._nodes.failure(error)
-        executed = self._nodes.executed()
+        numbers, observation.unrecorded, observation.met, gone, arrivals = library.tt_outcome(handle)
+        executed = self._nodes.executed(numbers)
         if run.plan.traced:  # whoever measures it holds the list
             observation.nodes[:] = executed
         else:
             observation.nodes = executed  # type: ignore[assignment]  # nobody adds to it any more
-        self._records.tell_of_bad(observation)
-        observation.unrecorded = library.tt_unrecorded(handle)
-        observation.met = library.tt_met(handle)
+        if gone or arrivals:
+            self._records.tell_of_bad(observation, gone, arrivals)
         if run.plan.traced:
             nbytes = _EXECUTION_BYTES * library.tt_execution_count(handle)
             observation.executions += ctypes.string_at(library.tt_executions(handle), nbytes)
@@ -167,13 +167,12 @@ class Decoder:
         library, handle = self._library, self._handle
         emits = bool(plan.taps or plan.captures or plan.watching is not None)
         keep_bad = 0 if plan.watching is None else plan.watching.bad.limit
-        session: int = library.tt_begin(handle, lanes, emits, keep_bad)
-        if plan.watching is not None:
-            library.tt_set_index(handle, plan.watching.publisher.info.index)
+        index = -1 if plan.watching is None else plan.watching.publisher.info.index
+        limits = plan.limits
+        most = (-1, -1, -1) if limits is None else (limits.nodes, limits.new, limits.outside)
+        session: int = library.tt_begin(handle, lanes, emits, keep_bad, index, *most)
         if plan.traced:
             library.tt_trace(handle)
-        if plan.limits is not None:
-            library.tt_limit(handle, plan.limits.nodes, plan.limits.new, plan.limits.outside)
         return session
 
     def _install(self, plan: RunPlan, program: Program) -> None:

@@ -51,23 +51,19 @@ EXPORT void tt_delete_plan(Plan* plan) { delete plan; }
 // ---- a run: begin, start, stop, end ----
 
 // Returns the thread as it was before, as a run may be inside another; `tt_end` puts it back.
-EXPORT Thread* tt_begin(Observer* observer, Plan* plan, int watches, int keep_bad) {
+EXPORT Thread* tt_begin(Observer* observer, Plan* plan, int watches, int keep_bad, int64_t index, int64_t nodes,
+                        int64_t made, int64_t outside) {
   Thread& thread = this_thread();
   plan->watches = watches != 0;
   observer->begin_run(plan, keep_bad > 0);
+  observer->run.index = index;
+  if (nodes >= 0) observer->run.limits = {size_t(nodes), size_t(made), size_t(outside)};
   auto* outer = new Thread;
   std::swap(*outer, thread);
   thread.observer = observer;
   thread.run = observer->run.id;
   return outer;
 }
-
-EXPORT void tt_limit(Observer* observer, int64_t nodes, int64_t made, int64_t outside) {
-  observer->run.limits = {size_t(nodes), size_t(made), size_t(outside)};
-}
-EXPORT int64_t tt_met(Observer* observer) { return observer->run.met; }
-
-EXPORT int64_t tt_unrecorded(Observer* observer) { return observer->run.unrecorded; }
 
 EXPORT void tt_add_lane(Observer* observer, int kind, double lower, double upper, int mute_if_healthy) {
   observer->recording.add_lane({Lane::Kind(kind), lower, upper, mute_if_healthy != 0});
@@ -120,10 +116,13 @@ EXPORT void tt_end(Observer* observer, Thread* outer) {
   delete outer;
 }
 
-EXPORT void tt_set_index(Observer* observer, int64_t index) { observer->run.index = index; }
-
-// Before a run ends: the values whose memory is free, and (value, run, value there) of those that came bad from earlier runs.
-EXPORT PyObject* tt_bad_values(Observer* observer) {
+// Before a run ends: its nodes, operations over the limits, when ranks met, the bad values whose memory is free, and
+// (value, run, value there) of those that came bad from earlier runs.
+EXPORT PyObject* tt_outcome(Observer* observer) {
+  const Run& run = observer->run;
+  PyObject* nodes =
+      PyBytes_FromStringAndSize(reinterpret_cast<const char*>(run.nodes.data()), Py_ssize_t(run.nodes.size() * sizeof(int32_t)));
+  const long long unrecorded = run.unrecorded, met = run.met;
   try {
     BadValues& bad = observer->bad;
     bad.see_off();
@@ -136,10 +135,10 @@ EXPORT PyObject* tt_bad_values(Observer* observer) {
       Object row(Py_BuildValue("(LLL)", (long long)arrival.value, (long long)arrival.run, (long long)arrival.origin));
       if (PyList_Append(arrivals.get(), row.get()) != 0) throw Interrupted();
     }
-    return Py_BuildValue("(OO)", gone.get(), arrivals.get());
+    return Py_BuildValue("(NLLOO)", nodes, unrecorded, met, gone.get(), arrivals.get());
   } catch (...) {
     PyErr_Clear();
-    return Py_BuildValue("([][])");
+    return Py_BuildValue("(NLL[][])", nodes, unrecorded, met);
   }
 }
 
@@ -158,9 +157,6 @@ EXPORT void tt_inherit(Observer* heir, Observer* observer, PyObject* values) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) renamed.push_back(PyLong_AsLongLong(PyList_GET_ITEM(values, i)));
   heir->bad.inherit(observer->bad, renamed);
 }
-
-EXPORT int64_t tt_node_count(Observer* observer) { return int64_t(observer->run.nodes.size()); }
-EXPORT const int32_t* tt_nodes(Observer* observer) { return observer->run.nodes.data(); }
 
 EXPORT void tt_trace(Observer* observer) { observer->run.traced = true; }
 EXPORT int64_t tt_execution_count(Observer* observer) { return int64_t(observer->run.executions.size()); }

@@ -37,6 +37,7 @@ class Lanes:
         self._library = library
         self._lanes: dict[tuple[DebugOp, tuple[int, ...]], int] = {}
         self._destinations: list[Sequence[int]] = []
+        self._are_summaries: list[bool] = []
         self._last: tuple[DebugOp | None, tuple[int, ...], int] = (None, (), -1)
         self.keys = keys
         self.handle = library.tt_new_plan()
@@ -76,6 +77,7 @@ class Lanes:
         if found is None:
             found = self._lanes[op, positions] = len(self._lanes)
             self._destinations.append(positions)
+            self._are_summaries.append(isinstance(op, DebugNumericSummary))
             self._add_lane(op, observer)
         self._last = op, positions, found
         return found
@@ -83,8 +85,10 @@ class Lanes:
     def hand_over(self, watching: Watching, lane: int, rows: Any, data: Any, has_bad: bool) -> None:
         """Give a block of records to their sinks."""
         assert self.keys is not None
+        # Summaries lie without gaps, copies do not.
+        size = len(data) if self._are_summaries[lane] else None
         batch = RecordBatch(
-            self.keys, np.frombuffer(rows, RECORD_ROW), np.frombuffer(data, np.uint8), has_bad
+            self.keys, np.frombuffer(rows, RECORD_ROW), np.frombuffer(data, np.uint8), has_bad, size
         )
         watching.publisher.hand_over_batch(batch, self._destinations[lane])
 

@@ -6,7 +6,6 @@ arguments are there, and one of the others when it has run.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -81,13 +80,8 @@ class Nodes:
         """Hold nothing of a run that is over."""
         self._observation = self._failed = None
 
-    def executed(self) -> tuple[Node, ...]:
-        """The nodes of the run; for a program that repeats itself, the same object."""
-        library, handle = self._observer.library, self._observer.handle
-        count = library.tt_node_count(handle)
-        if not count:
-            return ()
-        numbers = ctypes.string_at(library.tt_nodes(handle), 4 * count)
+    def executed(self, numbers: bytes) -> tuple[Node, ...]:
+        """The nodes of the run, of which these are the numbers; for a program that repeats itself, the same object."""
         if self._executed_made != self._made or len(self._executed_lately) > _RUNS_REMEMBERED:
             self._executed_made = self._made
             self._executed_lately.clear()

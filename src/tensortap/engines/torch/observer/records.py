@@ -123,11 +123,10 @@ class Records:
         names = map(self._numbers.tensor_name, values)
         self._watching.bad.keep(self._nodes[number], outputs, zip(names, tensors, strict=True), began)
 
-    def tell_of_bad(self, observation: Observation) -> None:
+    def tell_of_bad(
+        self, observation: Observation, gone: list[int], arrivals: list[tuple[int, int, int]]
+    ) -> None:
         """What has become of the bad values of a run that is over, and where those from outside came from."""
-        gone, arrivals = self._library.tt_bad_values(self._observer.handle)
-        if not gone and not arrivals:
-            return
         name_of = self._numbers.tensor_name
         observation.gone += map(name_of, gone)
         observation.came_from.update(
