@@ -50,6 +50,7 @@ class Named:
         of_op: the node of each operation.
         tensors: the name of each site.
         outputs: names of what it returns; None for what is a plain number.
+        wished: what was wanted of it in earlier runs, by what decided that.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Named:
     tensors: list[str] = field(default_factory=list)
     outputs: tuple[str | None, ...] = ()
     sites: dict[str, Site] = field(default_factory=dict)
+    wished: dict[Any, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def float_constants(self) -> list[tuple[Node, npt.NDArray[Any], bool]]:
