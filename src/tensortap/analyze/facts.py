@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,15 @@ _PILL, _NANS, _VALUE, _HASH = PILL_OP, NAN_COUNT_OP, "DebugIdentity", HASH_OP
 _PLACES = "DebugIndices"
 
 
-def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
-    """The facts of a run on disk."""
+def facts_of_dump(
+    dump: DebugDumpDir, graphs: MutableMapping[Any, Mapping[str, Node]] | None = None
+) -> RunFacts:
+    """The facts of a run on disk.
+
+    Args:
+        dump: the run.
+        graphs: of other runs; the same one is not read twice.
+    """
     healths: dict[str, Health | Callable[[], Health | None]] = {}
     times: dict[str, int] = {}
     values: dict[str, list[Callable[[], Any]]] = {}
@@ -87,7 +94,12 @@ def facts_of_dump(dump: DebugDumpDir) -> RunFacts:
         found = None if load is None else load()
         return found if isinstance(found, np.ndarray) and found.ndim == 2 else None
 
-    nodes = _nodes_of(dump)
+    key = getattr(dump.source, "graph_digests", None)
+    nodes = None if graphs is None or not key else graphs.get(key)
+    if nodes is None:
+        nodes = _nodes_of(dump)
+        if graphs is not None and key:
+            graphs[key] = nodes
     if any(len(each) > 1 for each in executions.values()):
         # What carries values around a loop was kept for one of its rounds: that says nothing of all others.
         for tensor in kept.keys() - executions.keys():

@@ -12,7 +12,7 @@ from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.nearest import only_carries
 from tensortap.analyze.verdicts import BAD, GOOD, PARTLY, UNKNOWN, Condition, Verdicts
 from tensortap.analyze.vocabulary import operation_of
-from tensortap.analyze.vocabulary.canonical import LEAVES, UNSCALES, UNWRITTEN, Operation
+from tensortap.analyze.vocabulary.canonical import CONSTANTS, LEAVES, UNSCALES, UNWRITTEN, Operation
 from tensortap.phases import SOURCES
 from tensortap.records import Node, split_tensor_name
 
@@ -192,11 +192,29 @@ class Judged(Verdicts):
             return False  # an infinity that came so, and that nothing was made of: the best loss so far, say
         if tensor in self._gone and (is_plain or self._has_bad_number(node)):
             return False  # nobody has it any more; a NaN that was not asked for may have left through NumPy
+        if is_plain and self._is_made_of_constants(node):
+            return False  # a mask for a later run: the logarithm of ones and zeros
         if self._is_looked_at(tensor) and self._went_on_after(tensor):
             self.tested.append(tensor)
             return False
         # Statistics that an operation returns beside its result, and nobody used.
         return slot == 0 or self.verdicts.get(node.tensor(0)) == BAD
+
+    def _is_made_of_constants(self, node: Node) -> bool:
+        """Whether the program wrote down all numbers that something was made of."""
+        pending, seen = [node], {node.name}
+        while pending and len(seen) < _ANCESTORS:
+            each = pending.pop()
+            if not each.inputs and self.facts.operation(each).name not in CONSTANTS:
+                return False
+            for tensor in each.inputs:
+                giver = self.facts.node_of(tensor)
+                if giver is None:
+                    return False
+                if giver.name not in seen:
+                    seen.add(giver.name)
+                    pending.append(giver)
+        return not pending
 
     def _spoils_state(self, node: Node) -> bool:
         """Whether a node makes what takes the place of good state: a second moment that overflows stays infinite."""
@@ -291,7 +309,7 @@ class Judged(Verdicts):
             if place >= 0 and place == self.facts.forgets(node):
                 uses.add(GOOD)  # whatever it held is forgotten
                 continue
-            if operation.is_value_free or self._only_looks(operation, tensor):
+            if operation.is_value_free or self._only_looks(node, operation, tensor):
                 continue
             outputs = self.facts.outputs_of(node)
             if not outputs:
@@ -323,11 +341,11 @@ class Judged(Verdicts):
                     self._readers.setdefault(writer, []).append((reader, -1))
         return self._readers.get(node.name, [])
 
-    def _only_looks(self, operation: Operation, tensor: str) -> bool:
+    def _only_looks(self, node: Node, operation: Operation, tensor: str) -> bool:
         """Whether an operation only looks at a value, as programs look at their loss: that is no use of it."""
-        if operation.compares:
+        # Infinities among other numbers have their place in an order, and are equal to those of another mask.
+        if operation.compares or (operation.checks and len(set(node.inputs)) > 1):
             health = self.facts.health_behind(tensor)
-            # Infinities among other numbers have their place in an order.
             return health is None or bool(health.nan) or health.elements == 1
         return operation.checks
 

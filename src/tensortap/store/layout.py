@@ -30,6 +30,7 @@ from typing import Any
 
 from tensortap.errors import DumpFormatError
 from tensortap.store.format import VERSION
+from tensortap.wire.bounded import read_bounded
 
 __all__ = [
     "DATA_SUFFIX",
@@ -207,10 +208,7 @@ def check_marker(root: Path) -> bool:
 
 def read_json(path: Path, limit: int = 64 << 20) -> dict[str, Any]:
     """A JSON object from a file of at most `limit` bytes."""
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise DumpFormatError(f"{path}: larger than {limit} bytes.")
+    content = read_bounded(path, limit)
     try:
         facts = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -131,6 +131,11 @@ class PackedRun:
             self._unreadable.append(f"The graph of {device} cannot be read: {error}")
             return None
 
+    @property
+    def graph_digests(self) -> tuple[tuple[str, str], ...]:
+        """The devices that have a graph, each with what is the same for the same graph."""
+        return tuple(sorted(self._description.graphs.items()))
+
     def graph_devices(self) -> list[str]:
         """Devices that have a graph, with or without records."""
         return sorted(self._description.graphs)

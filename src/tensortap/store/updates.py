@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tensortap.errors import DumpFormatError
 from tensortap.records import Update
 from tensortap.store.layout import updates_path
+from tensortap.wire.bounded import read_bounded
 
 __all__ = ["UpdateLog", "read_updates", "tasks_with_updates"]
 
@@ -80,12 +82,12 @@ def read_updates(root: Path, task: int) -> list[Update]:
     path = updates_path(root, task)
     found = []
     try:
-        with path.open("rb") as file:
-            for line in file.read(2 * MOST_BYTES).splitlines():
-                try:
-                    found.append(Update.from_dict(json.loads(line)))
-                except (ValueError, TypeError, KeyError, RecursionError):
-                    continue
-    except OSError:
+        content = read_bounded(path, 2 * MOST_BYTES)
+    except (OSError, DumpFormatError):
         return []
+    for line in content.splitlines():
+        try:
+            found.append(Update.from_dict(json.loads(line)))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
     return found

@@ -11,6 +11,8 @@ __all__ = ["MAX_MESSAGE_BYTES", "read_bounded"]
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 """No protobuf message is larger, so no file with one in it is."""
 
+_MARGIN = 1 << 16
+
 
 def read_bounded(path: Path, limit: int = MAX_MESSAGE_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes.
@@ -21,7 +23,9 @@ def read_bounded(path: Path, limit: int = MAX_MESSAGE_BYTES) -> bytes:
     """
     with path.open("rb") as file:
         try:
-            content = file.read(limit + 1) if _size(path) <= limit else None
+            size = _size(path)
+            # Python makes room for all that is asked for: what may be added meanwhile, not what may be there at most.
+            content = file.read(min(limit, size + _MARGIN) + 1) if size <= limit else None
         except MemoryError:
             raise DumpFormatError(f"{path}: {_size(path)} bytes do not fit into memory.") from None
     if content is None or len(content) > limit:

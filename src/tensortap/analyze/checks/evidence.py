@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.errors import NotThereError
-from tensortap.records import ParameterUpdate, Update
+from tensortap.records import Node, ParameterUpdate, Update
 from tensortap.store.description import RUNNING, read_description
 from tensortap.store.updates import read_updates, tasks_with_updates
 
@@ -26,6 +27,10 @@ MOST_RUNS = 24
 ENOUGH_TENSORS, FEW_RUNS = 30_000, 3
 """Of large runs fewer are looked at: no more once they have so many tensors, but so many runs in any case. A program
 that repeats itself shows nothing new in the others, and each takes seconds."""
+
+
+_GRAPHS: weakref.WeakValueDictionary[Any, Mapping[str, Node]] = weakref.WeakValueDictionary()
+"""By their digests. A program that repeats itself has one, and runs that are kept in memory share it."""
 
 
 class RunsNotRead(NotThereError):
@@ -147,7 +152,7 @@ def evidence_of(
             try:
                 if read_description(run.path).status == RUNNING:
                     continue
-                facts = known[run.name] = facts_of_dump(run.open(validate=False))
+                facts = known[run.name] = facts_of_dump(run.open(validate=False), _GRAPHS)
             except (OSError, ValueError):
                 continue
         looked_at, tensors = looked_at + 1, tensors + len(facts.times)

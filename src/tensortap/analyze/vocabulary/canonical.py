@@ -106,6 +106,9 @@ CHECKS = names("eq ne isnan isinf isfinite isposinf isneginf")
 
 COMPARISONS = names("lt le gt ge")
 
+CONSTANTS = names("zeros ones full arange eye scalar_tensor new_zeros new_ones new_full")
+"""Operations that make tensors of nothing but what a program says."""
+
 LEAVES = "item"
 """Takes a value out of the program's tensors, as a number."""
 
