@@ -4,6 +4,6 @@ from tensortap.extras import require
 
 require("jax", "tensortap.jax")
 
-from tensortap.engines.jax import Monitor, MonitoredRun, Session, monitor  # noqa: E402
+from tensortap.engines.jax import Monitor, MonitoredRun, OrbaxSaver, Session, monitor  # noqa: E402
 
-__all__ = ["Monitor", "MonitoredRun", "Session", "monitor"]
+__all__ = ["Monitor", "MonitoredRun", "OrbaxSaver", "Session", "monitor"]

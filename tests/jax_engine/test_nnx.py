@@ -88,3 +88,26 @@ def test_hooks_and_dumps_work_on_them(state, tmp_path):
     names = {each.node_name for each in SessionDir(tmp_path / "dumps").run(0).dumped_tensor_data}
     assert any(name.endswith("dot_general") for name in names)
     assert "model/first/kernel" in names
+
+
+def test_checkpoints_by_orbax(state, tmp_path):
+    """The hook saves by it, keys of generators and statistics too, and a session goes on from there."""
+    x = jnp.ones((4, 3))
+    hook = tt.CheckpointSaverHook(tmp_path, save_steps=2, saver=tt.jax.OrbaxSaver(max_to_keep=2))
+    session = tt.jax.Session(train_step, state)
+    with tt.MonitoredSession(session, hooks=[hook]) as monitored:
+        for _ in range(7):
+            monitored.run("loss", {"x": x})
+    saver = tt.jax.OrbaxSaver()
+    assert sorted(each.name for each in tmp_path.glob("model.ckpt-*")) == ["model.ckpt-6", "model.ckpt-7"]
+    latest = saver.latest_checkpoint(tmp_path)
+    model = Model(nnx.Rngs(5))
+    other = {"model": model, "optimizer": nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)}
+    resumed = tt.jax.Session(train_step, other)
+    saver.restore(resumed, latest)
+    assert (latest.name, resumed.global_step) == ("model.ckpt-7", 7)
+    assert all(map(np.array_equal, numbers_of(other), numbers_of(state)))
+    session.reopen()
+    assert resumed.run("loss", {"x": x}) == session.run("loss", {"x": x})
+    with pytest.raises(tt.errors.CheckpointError, match="Cannot restore the checkpoint"):
+        saver.restore(tt.jax.Session(lambda s: s, {"w": jnp.ones(3)}), latest)

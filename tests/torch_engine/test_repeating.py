@@ -199,6 +199,37 @@ def test_what_is_remembered_keeps_nothing_alive(following):
         assert [each() for each in gone] == [None, None]
 
 
+def test_a_run_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch):
+    """All that a run needed goes when it does: Python need not look for it more often than the program makes it."""
+    monkeypatch.delitem(sys.modules, "tensortap.engines.torch.compiled", raising=False)
+    options = ScriptOptions(
+        tmp_path / "dumps", WatchOptions("DebugNumericSummary"), keep="none", last=5, interceptor="native"
+    )
+    watch = ScriptWatch(options)
+    follower = follow(watch)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def steps(number):
+        for _ in range(number):
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).sum().backward()
+            optimizer.step()
+
+    try:
+        steps(20)  # by then runs are forgotten as fast as they come
+        gc.collect()
+        gc.disable()
+        steps(50)
+        found = gc.collect()
+    finally:
+        gc.enable()
+        follower.end()
+        watch.close()
+    assert watch.seen.runs == 70
+    assert found < 50  # what other threads do now and then
+
+
 def test_sentences_of_any_length_are_recognised(following, monkeypatch):
     built = counted(monkeypatch, "build", "build_alike")
     counts = []

@@ -15,7 +15,7 @@ class Copied(NamedTuple):
     Attributes:
         kind: gradient, parameter or buffer.
         name: its path, the same on all ranks.
-        part: which part of the whole this rank has, empty for all of it; equal parts are copies.
+        part: which part of the whole this rank has, or of which ranks it is; empty for all. Equal parts are copies.
         is_meant: whether the program has said that the copies are to be the same.
     """
 

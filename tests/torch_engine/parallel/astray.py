@@ -25,7 +25,12 @@ model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear
 if way in ("seeds", "by-hand"):
     network, reduces = model, True
 else:
-    network, reduces = DistributedDataParallel(model, broadcast_buffers=way != "buffers"), False
+    # Rank 0 alone, and the others together.
+    groups = [dist.new_group(ranks) for ranks in ([0], list(range(1, world)))] if way == "groups" else [None]
+    network = DistributedDataParallel(
+        model, broadcast_buffers=way != "buffers", process_group=groups[-1 if rank else 0]
+    )
+    reduces = False
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 torch.manual_seed(100 + rank)
 is_odd = rank == world - 1

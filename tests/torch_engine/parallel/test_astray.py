@@ -50,6 +50,15 @@ def test_an_all_reduce_that_was_left_out(compared):
     assert "has diverged" in said
 
 
+def test_groups_of_ranks_that_train_models_of_their_own(compared):
+    found, said = compared("groups")
+    assert found.first is None
+    weights = {each.copied.name for each in found.apart if each.copied.kind != "buffer"}
+    assert not weights, "what ranks 1 and 2 share is the same; rank 0 shares nothing"
+    assert found.compared >= 12
+    assert "not the same on all ranks" not in said
+
+
 def test_ranks_that_began_with_other_seeds(compared):
     found, _ = compared("seeds", world=2)
     first = found.first

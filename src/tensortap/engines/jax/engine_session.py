@@ -140,11 +140,18 @@ class JaxSession(EngineSession):
 
     def save_state(self, path: Path) -> None:
         """Write the state and the step to one file."""
-        save_arrays(path, self.global_step, dict(_named_state(self.current_state())))
+        save_arrays(path, self.global_step, self.named_arrays())
 
     def load_state(self, path: Path) -> None:
         """Put the state of a file in place."""
-        step, arrays = load_arrays(path, dict(_named_state(self.current_state())))
+        self.put_arrays(*load_arrays(path, self.named_arrays()))
+
+    def named_arrays(self) -> dict[str, Any]:
+        """The arrays of the state, by name."""
+        return dict(_named_state(self.current_state()))
+
+    def put_arrays(self, step: int, arrays: Mapping[str, Any]) -> None:
+        """Put arrays of a checkpoint in place, and its step."""
         self._put({f"{name}:0": each for name, each in arrays.items()})
         self.global_step = step
 

@@ -50,6 +50,7 @@ class Named:
         of_op: the node of each operation.
         tensors: the name of each site.
         outputs: names of what it returns; None for what is a plain number.
+        wished: what was wanted of it in earlier runs, by what decided that.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Named:
     tensors: list[str] = field(default_factory=list)
     outputs: tuple[str | None, ...] = ()
     sites: dict[str, Site] = field(default_factory=dict)
+    wished: dict[Any, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def float_constants(self) -> list[tuple[Node, npt.NDArray[Any], bool]]:
@@ -178,7 +180,7 @@ def _inputs(
 def _constant(value: Any, name: str, named: Named, device: str, op: Op) -> str | None:
     try:
         array = np.asarray(value)
-    except Exception:
+    except (TypeError, ValueError):  # a key of a random generator
         return None
     spec = TensorSpec(array.dtype.name, array.shape)
     node = Node(name, "Const", outputs=(spec,), device=device, stack=op.stack, phase="input")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,10 +91,13 @@ class Programs:
             )
 
     def _run(
-        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+        self,
+        program: Program,
+        call: calls.Call,
+        wishes: Wishes,
+        arguments: Sequence[Any],
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> tuple[Sequence[Any], Taken]:
-        if id(program) in self._refused:
-            raise NotImplementedError(self._refused[id(program)][1])
         native = library()
         rewritten = self._rewritten(program, wishes, native)
         parameters = dict(
@@ -110,6 +113,7 @@ class Programs:
             with _without_checks():
                 results = calls.execute(arguments, parameters)
             with calls.unheard():
+                meanwhile()
                 jax.block_until_ready(results)
                 if not results:
                     jax.effects_barrier()
@@ -129,11 +133,16 @@ class Programs:
         return one_by_one.records
 
     def is_good(
-        self, program: Program, call: calls.Call, wishes: Wishes, arguments: Sequence[Any]
+        self,
+        program: Program,
+        call: calls.Call,
+        wishes: Wishes,
+        arguments: Sequence[Any],
+        meanwhile: Callable[[], None],
     ) -> tuple[Sequence[Any], bool]:
         """Execute a call with the fewest taps by which it is known whether anything that is wished for is bad."""
         few = self._fewest(program, wishes)
-        results, taken = self._run(program, call, few, arguments)
+        results, taken = self._run(program, call, few, arguments, meanwhile)
         if any(map(kinds_of, taken.rows)):
             return results, False
         bounded = {number for number, _ in few.bounds}

@@ -55,6 +55,7 @@ class KnownArrays:
         self._state = frozenset(state)
         self._shown: set[str] = set()
         self._outside: dict[str, int] = {}
+        self._waiting: list[tuple[str, str, Any, tuple[Frame, ...]]] = []
 
     def readable(self) -> Iterator[tuple[str, Any]]:
         """Those whose elements can be read, by tensor name."""
@@ -103,13 +104,23 @@ class KnownArrays:
                 kind = "Const"
             elif argument.place in program.updated and TENSORS.is_tensor(value):
                 kind = "Variable"
-            self._show_outside(name, kind, value, stack)
+            self._come_from_outside(name, kind, value, stack)
         elif known[0] not in self._shown and (known[0] in self._inputs or known[0] in self._state):
-            self._show_outside(known[0], "Placeholder" if known[0] in self._inputs else "Variable", value)
+            kind = "Placeholder" if known[0] in self._inputs else "Variable"
+            self._come_from_outside(known[0], kind, value, ())
         return known[0]
 
-    def _show_outside(self, name: str, kind: str, value: Any, stack: tuple[Frame, ...] = ()) -> None:
+    def _come_from_outside(self, name: str, kind: str, value: Any, stack: tuple[Frame, ...]) -> None:
         self._shown.add(name)
+        self._waiting.append((name, kind, value, stack))
+
+    def show_outside(self) -> None:
+        """Show what calls were given from outside since the last time."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            self._show_outside(*each)
+
+    def _show_outside(self, name: str, kind: str, value: Any, stack: tuple[Frame, ...]) -> None:
         if kind == "Variable":
             node = self._variable(name, value)
         else:

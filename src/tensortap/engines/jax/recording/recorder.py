@@ -90,6 +90,7 @@ class Recorder:
             return call.go_on()
         program, named, (wishes, only_bad), arguments = prepared
         if not wishes.taps and not wishes.feeds and wishes.label is None:
+            self._show_outside()
             results = call.go_on() if arguments is call.arguments else self._plain(call, arguments)
             records: list[Execution] = []
         else:
@@ -103,6 +104,7 @@ class Recorder:
                 # Whoever is at fault: executed as it is, the call says so itself.
                 results, records = self._plain(call, arguments), []
                 self.seen.fault("executing a call with taps")
+        self._show_outside()
         try:
             with calls.unheard():
                 self._showing.show(
@@ -130,6 +132,7 @@ class Recorder:
         def again(wanted: Wishes) -> Sequence[Execution]:
             return self._programs.execute_op_by_op(program, wanted, arguments)
 
+        self._show_outside()
         with calls.unheard():
             self._showing.show(Executed(program, named, again(wishes), only_bad, again))
 
@@ -166,10 +169,19 @@ class Recorder:
         """Execute a call with taps; with few of them, as long as all is well, if only what is bad is recorded."""
         is_whole = bool(wishes.feeds) or wishes.label is not None or is_shared(arguments)
         if only_bad and not is_whole and all(kind == PILL for _, kind in wishes.taps):
-            results, is_good = self._programs.is_good(program, call, wishes, arguments)
+            results, is_good = self._programs.is_good(program, call, wishes, arguments, self._show_outside)
             if is_good:
                 return results, []
+        self._show_outside()
         return self._programs.execute(program, call, wishes, arguments)
+
+    def _show_outside(self) -> None:
+        """Show what the call was given from outside; before it may be destroyed, or while the device is busy."""
+        try:
+            with calls.unheard():
+                self._arrays.show_outside()
+        except Exception:
+            self.seen.fault("showing a call")
 
     def _plain(self, call: Call, arguments: Sequence[Any]) -> Sequence[Any]:
         return calls.execute(arguments, dict(call.parameters, donated_invars=(False,) * len(call.donated)))

@@ -22,6 +22,18 @@ def wishes_for(
     program: Program, named: Named, plan: RunPlan, programs: Programs, seen: Observation
 ) -> tuple[Wishes, bool]:
     """What to tap and to feed in a program, and whether only what is bad will be recorded of it."""
+    if plan.watching is None or plan.taps or plan.captures or plan.feeds:
+        return _wishes(program, named, plan, programs, seen)
+    known = named.wished.get(plan.watching.publisher.wants)
+    if known is None:
+        known = named.wished[plan.watching.publisher.wants] = _wishes(program, named, plan, programs, seen)
+    found: tuple[Wishes, bool] = known
+    return found
+
+
+def _wishes(
+    program: Program, named: Named, plan: RunPlan, programs: Programs, seen: Observation
+) -> tuple[Wishes, bool]:
     only_bad = not plan.taps and not plan.captures
     taps: dict[int, int] = {}
     feeds: dict[int, int] = {}

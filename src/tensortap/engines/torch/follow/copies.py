@@ -38,7 +38,7 @@ def copies(program: Program) -> Iterator[tuple[Copied, torch.Tensor]]:
             continue
         if shard is not None and not all(each.startswith(("Shard", "Replicate")) for each in shard.placement):
             continue  # sums of which each rank has a summand
-        part = "" if shard is None else shard.key
+        part = meant.get(id(parameter), "") if shard is None else shard.key
         is_meant = shard is not None or id(parameter) in meant
         if parameter.grad is not None:
             yield Copied(GRADIENT, path, part, is_meant), parameter.grad
@@ -47,22 +47,31 @@ def copies(program: Program) -> Iterator[tuple[Copied, torch.Tensor]]:
         yield Copied(BUFFER, path), buffer
 
 
-def _wrapped(program: Program) -> tuple[set[int], set[int]]:
-    """Parameters that DDP keeps the same on all ranks, and those that FSDP of old has cut into slices of its own."""
+def _wrapped(program: Program) -> tuple[dict[int, str], set[int]]:
+    """Parameters that DDP keeps the same, with the ranks if these are not all; those that FSDP of old has sliced."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    meant: set[int] = set()
+    meant: dict[int, str] = {}
     sliced: set[int] = set()
     for root in program.modules.values():
         for module in root.modules():
             if isinstance(module, DistributedDataParallel):
                 ignored = set(getattr(module, "parameters_to_ignore", ()))
-                meant.update(
-                    id(each) for name, each in module.module.named_parameters() if name not in ignored
-                )
+                group = _group_of(module)
+                for name, each in module.module.named_parameters():
+                    if name not in ignored:
+                        meant[id(each)] = group
             elif isinstance(module, FullyShardedDataParallel):
                 sliced.update(map(id, module.parameters()))
     return meant, sliced
+
+
+def _group_of(module: DistributedDataParallel) -> str:
+    """The ranks among which a model is the same; empty for all of them. Other groups may have other weights."""
+    ranks = torch.distributed.get_process_group_ranks(module.process_group)
+    return (
+        "" if len(ranks) == torch.distributed.get_world_size() else f"of ranks {', '.join(map(str, ranks))}"
+    )
 
 
 def checksum(tensor: torch.Tensor) -> int | None:
