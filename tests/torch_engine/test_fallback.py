@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -51,9 +50,33 @@ print(json.dumps([names, float(loss), session.faults, len(heard)]))
 """
 
 
-def observed(*arguments):
+THREADS = f"""
+import json, threading
+import torch
+import tensortap as tt
+
+def is_on():
+    return torch._C._dispatch_tls_is_dispatch_key_included("{KEY}")
+
+inside, beside = [], []
+
+def step():
+    inside.append(is_on())
+    thread = threading.Thread(target=lambda: beside.append(is_on()))
+    thread.start()
+    thread.join()
+    return {{"y": torch.ones(2) + 1}}
+
+metadata = tt.RunMetadata()
+tt.torch.Session(step).run(None, options=tt.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+print(json.dumps([inside, beside, is_on()]))
+"""
+
+
+def told(program, *arguments):
+    """What a program tells in a process of its own, in which nobody has used the key before."""
     said = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", program, *arguments],
         check=True,
         capture_output=True,
         text=True,
@@ -63,9 +86,13 @@ def observed(*arguments):
 
 
 def test_where_somebody_else_has_the_key_everything_is_seen_and_his_kernel_is_not_called():
-    names, loss, faults, heard = observed("taken")
-    assert (names, loss, faults) == (observed()[0], observed()[1], 0)
-    assert heard == 0
+    names, loss, faults, heard = told(PROGRAM, "taken")
+    assert [names, loss, faults] == told(PROGRAM)[:3]
+    assert (faults, heard) == (0, 0)
+
+
+def test_the_key_is_on_for_the_thread_of_a_run_only():
+    assert told(THREADS) == [[True], [False], False]
 
 
 # --- in this process ------------------------------------------------------------------------------------
@@ -87,10 +114,6 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def is_on():
-    return torch._C._dispatch_tls_is_dispatch_key_included(KEY)
-
-
 def ops_of(session):
     metadata = tt.RunMetadata()
     session.run(None, options=tt.RunOptions(output_partition_graphs=True), run_metadata=metadata)
@@ -106,21 +129,6 @@ def test_a_mode_of_the_user_sees_what_it_would_see_alone(session):
         assert ops_of(session) == expected
     assert beside.seen == alone.seen
     assert ops_of(session) == expected
-
-
-def test_the_key_is_on_for_the_thread_of_a_run_only():
-    inside, beside = [], []
-
-    def step():
-        inside.append(is_on())
-        thread = threading.Thread(target=lambda: beside.append(is_on()))
-        thread.start()
-        thread.join()
-        return {"y": torch.ones(2) + 1}
-
-    session = tt.torch.Session(step, interceptor="native")
-    ops_of(session)
-    assert (inside, beside, is_on()) == ([True], [False], False)
 
 
 def test_a_child_that_is_forked_inside_of_a_run_computes_as_usual():

@@ -83,7 +83,7 @@ def search(
         # In a loop everything may be made of something bad: then what was bad first stands for its maker.
         producers = judged.bad[:1]
         reaching |= set(producers)
-    if facts.circumstances.is_preparation and condition is None:
+    if facts.circumstances.is_preparation and condition is None and not _is_all_there_was(facts):
         reaching = set()  # what is made before the first step counts when a step uses it
     alarms = _locals_first(facts, [tensor for tensor in producers if tensor in reaching])
     harmless = [tensor for tensor in producers if tensor not in reaching]
@@ -124,6 +124,11 @@ def search(
         was_tested=bool(judged.tested) or judged.was_skipped,
         unread=tuple(facts.unread),
     )
+
+
+def _is_all_there_was(facts: RunFacts) -> bool:
+    """Whether a program that has no model and no optimizer trained in what is called its preparation."""
+    return not facts.goes_on and any(facts.phase(name) == "backward" for name in facts.op_types)
 
 
 def standing(facts: RunFacts) -> dict[str, str]:
@@ -258,7 +263,12 @@ def _during(facts: RunFacts, timestamp: int) -> str | None:
     """What the program was doing in this run at some time, in words."""
     known = facts.circumstances
     if known.is_preparation:
-        return "preparation, before the first step"
+        alone = _is_all_there_was(facts)
+        return (
+            "all of a program without modules and optimizers"
+            if alone
+            else "preparation, before the first step"
+        )
     if known.trains is None:
         return None
     if not known.trains:

@@ -132,7 +132,7 @@ class Answerer:
         if has_company:
             time.sleep(RANKS_SECS)
         # What came from another rank may have been made there: then all that is new is looked at.
-        report = self._report(None if has_company else run_dir.name, goes_on=True)
+        report = self._report(None if has_company else run_dir.name, goes_on=self._ends is None)
         if report.first_bad is None or self._is_being_written(report.first_bad):
             return False
         self._answer_once(report)
