@@ -1,4 +1,4 @@
-"""Two matrices, trained by hand: no module, no optimizer, so that all of it is one run. One loss is bad, and no gradient.
+"""Two matrices, trained by hand: no module, no optimizer, so all of it is one run. One loss is bad, and no gradient.
 
 answer: log | aten::log | forward | run 0 | module None | log-of-negative
 """
