@@ -12,7 +12,7 @@ from tests.patience import patient
 
 HERE = Path(__file__).parent
 _ABORT = "terminate called without an active exception"
-"""What PyTorch says when a thread of gloo drops a Python tensor while Python ends; of processes that nobody watches, too."""
+"""What PyTorch says when a thread of gloo drops a Python tensor while Python ends, of unwatched processes too."""
 
 
 def ranks(program, tmp_path, *arguments, world=2, root=None):
