@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +57,7 @@ class LiveChecks:
         self.ends.set()
         with self._lock:
             self.ends.clear()
-            with _uncollected():
-                return self._attempt(self._look) or []
+            return self._attempt(self._look) or []
 
     def glance(self) -> list[CheckFinding] | None:
         """What is known so far, beside a program; None if there was no time to read runs, but only updates."""
@@ -103,15 +100,3 @@ class LiveChecks:
             if finding.is_sure and finding.key not in self._told:
                 self._told.add(finding.key)
                 self._tell(finding)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A block in which Python does not search for garbage: with a framework loaded, that takes a fifth of a look."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
