@@ -48,7 +48,7 @@ def test_states(facts, status, state):
 
 
 def test_a_rank_that_was_started_again_is_what_it_became():
-    first = replace(ALIVE, rank=1)
+    first = replace(ALIVE, rank=1, seen_runs=5)
     again = replace(ALIVE, rank=1, restart=1, state="ended")
     found = coverage_of(
         [again, first, replace(ALIVE, state="ended", world=3)], now=1001, status=lambda pid: None
@@ -56,6 +56,9 @@ def test_a_rank_that_was_started_again_is_what_it_became():
     assert [each.state for each in found.ranks] == ["ended", "ended"]
     assert found.missing == (2,)
     assert found.sentences == ("Rank 2 of 3 was not watched here.",)
+    (before,) = found.restarts
+    assert before.startswith("Rank 1 was started again: its attempt 1 did not finish")
+    assert before.endswith("it was at run 4.")
 
 
 def test_the_one_that_stood_still_first_is_named_first():

@@ -167,6 +167,7 @@ class Coverage:
         trained: how many of them are known to have trained, or to have called a model.
         children: some of them, as numbers of processes.
         guarded: of each rank that did not watch all of its runs, because of a budget of time.
+        earlier: what became of ranks before their launcher started them again.
 
     >>> Coverage().is_complete
     True
@@ -180,6 +181,7 @@ class Coverage:
     trained: int = 0
     children: tuple[int, ...] = ()
     guarded: tuple[Guarded, ...] = ()
+    earlier: tuple[RankState, ...] = ()
 
     @property
     def unseen_bad(self) -> Guarded | None:
@@ -264,10 +266,21 @@ class Coverage:
         return tuple(map(self._named, still[:_SHOWN]))
 
     @property
+    def restarts(self) -> tuple[str, ...]:
+        """Of ranks that were started again, what became of them before."""
+        told = [
+            f"{task_name(each.rank).capitalize()} was started again: its attempt {each.restart + 1} {each.sentence}."
+            for each in self.earlier[:_SHOWN]
+        ]
+        if len(self.earlier) > _SHOWN:
+            told.append(f"There were {len(self.earlier) - _SHOWN} more attempts.")
+        return tuple(told)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What else is worth a word: what is bad although nobody watched, what may yet go on, what was only guarded."""
         bad = "" if self.unseen_bad is None else self.unseen_bad.sentence
-        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence)))
+        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence, *self.restarts)))
 
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1
@@ -283,6 +296,7 @@ class Coverage:
             "running": [each.rank for each in self.running],
             "not_watched": list(self.missing),
             "unwatched_children": self.unwatched,
+            "earlier_attempts": [each.as_dict() for each in self.earlier],
             "guarded": [{name: getattr(each, name) for name in each.__slots__} for each in self.guarded],
             "text": [*self.sentences, *self.remarks],
         }
