@@ -32,6 +32,7 @@ from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.engines.torch.follow.optimizers import Optimizers
 from tensortap.engines.torch.follow.present_run import PresentRun
+from tensortap.engines.torch.follow.rehearsals import Rehearsals
 from tensortap.engines.torch.follow.runs import Runs
 from tensortap.engines.torch.follow.updates import ask_before_steps, has_bad_gradient
 from tensortap.engines.torch.follow.watch import Watch
@@ -70,6 +71,8 @@ class Follower:
         self._optimizers = Optimizers()
         self._updates: UpdateCollector | None = None
         self._modes = Modes()
+        self._rehearsals = Rehearsals(self._runs.session.is_unwritten)
+        self._has_learned = False  # of models that were only rehearsed yet
         self._stops = False
         self._given_up = False
 
@@ -263,7 +266,11 @@ class Follower:
         frame = sys._getframe(1)
         if torch._C._current_autograd_node() is not None or is_loading_data(frame):
             return
-        learned = self._models.learn(module, frame)
+        learned = self._models.learn(module, frame) or self._has_learned
+        is_rehearsal = self._rehearsals.has(module, args, frame)
+        self._has_learned = is_rehearsal and learned
+        if is_rehearsal:
+            return
         has_gradients, has_optimizers = torch.is_grad_enabled(), bool(self._optimizers)
         # A frozen script has no mode.
         trains = has_gradients and has_optimizers and getattr(module, "training", False)
