@@ -18,7 +18,7 @@ __all__ = ["Politely"]
 WORK_SECS = 0.001
 REST_SECS = 0.009
 LONG_REST_SECS = 0.032
-"""The same for what nobody waits for, and where the program has a budget of time, which is not for its analysis alone."""
+"""The same for what nobody waits for, and where the program has a budget of time."""
 
 
 class Politely:
