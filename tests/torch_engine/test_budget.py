@@ -357,6 +357,25 @@ def test_the_guard_does_not_mind_what_is_meant(tmp_path, kind):
     assert watch.budget.left_out >= 5
 
 
+@pytest.mark.parametrize("by_function", [False, True])
+def test_without_models_and_optimizers_the_guard_looks_at_what_backward_passes_bring(tmp_path, by_function):
+    watch = ScriptWatch(ScriptOptions(tmp_path, WatchOptions("DebugNumericSummary", keep_bad=3), budget=1.1))
+    watch.budget = EveryThird(1.1)
+    follower = follow(watch)
+    try:
+        for step in range(9):
+            factor = torch.nan if step == 6 else 1.0  # which is not watched
+            if by_function:
+                torch.func.grad(lambda x, factor: (x * x * factor).sum())(torch.ones(3), factor)
+            else:
+                (torch.ones(3, requires_grad=True) * factor).sum().backward()
+    finally:
+        follower.end()
+        watch.close()
+    assert watch.seen.passes == 9
+    assert watch.budget.bad == (6, "the loss")
+
+
 def test_runs_that_are_not_watched_leave_only_the_guard_in_the_program(tmp_path):
     from torch.nn.modules import module as hooks
 

@@ -312,6 +312,59 @@ def test_a_program_without_modules_is_followed_from_its_optimizer_on(followed):
     assert runs.counts("mul") == [1, 1, 1]
 
 
+def test_without_models_and_optimizers_every_backward_pass_ends_a_run(followed):
+    def program():
+        weight, criterion = torch.ones(3, requires_grad=True), nn.MSELoss()
+        for _ in range(4):
+            criterion(weight.exp(), torch.zeros(3)).backward()
+            with torch.no_grad():
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+
+    ran = followed(program)
+    assert ran.steps == [0, 1, 2, 3, 4]  # the last one is what comes after the last pass
+    assert ran.counts("exp") == [1, 1, 1, 1, 0]
+    assert (ran.seen.steps, ran.seen.passes) == (0, 4)
+
+
+def test_a_graph_that_is_kept_is_used_again_in_the_same_step(followed):
+    def program():
+        weight = torch.ones(3, requires_grad=True)
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(weight.exp().sum(), weight, create_graph=True)
+            slope.square().sum().backward()
+
+    ran = followed(program)
+    assert ran.counts("exp")[:3] == [1, 1, 1]
+    assert ran.seen.passes == 3
+
+
+def test_a_transformation_of_functions_ends_a_run_when_the_outermost_does(followed):
+    def program():
+        slopes = torch.func.vmap(torch.func.grad(torch.func.grad(torch.sin)))
+        for _ in range(3):
+            slopes(torch.ones(5)).exp()
+
+    ran = followed(program)
+    assert ran.seen.passes == 3
+    assert ran.counts("exp")[:3] == [0, 1, 1]
+
+
+def test_backward_passes_before_the_first_optimizer_count_no_steps_of_it(followed):
+    def program():
+        torch.ones(3, requires_grad=True).sum().backward()
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            for _ in range(2):
+                model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+
+    ran = followed(program)
+    assert ran.counts("model/addmm") == [0, 0, 2, 2]
+    assert ran.steps[-2:] == [0, 1]
+
+
 def test_a_copied_optimizer_ends_runs_too(followed):
     def program():
         net = nn.Linear(3, 1)

@@ -275,6 +275,8 @@ def _during(facts: RunFacts, timestamp: int) -> str | None:
         call = bisect_right(known.calls, timestamp)
         which = f"; call {call} in it" if call else ""
         return f"evaluation: nothing is trained in this run{which}"
+    if known.by_passes:
+        return "training without an optimizer; a step goes from one backward pass to the next"
     rates = ", ".join(f"{number_text(rate)} ({name})" for name, rate in known.learning_rates.items())
     return f"training, learning rate {rates}" if rates else "training"
 

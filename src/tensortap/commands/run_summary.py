@@ -35,7 +35,7 @@ def summary_page(
     all_seen = seen_by_all(watch, processes)
     facts = [
         count(all_seen["seen_runs"], "run"),
-        count(all_seen["seen_steps"], "optimizer step"),
+        *_steps(all_seen["seen_steps"], all_seen["seen_passes"]),
         count(all_seen["seen_tensors"], "tensor"),
         count(all_seen["seen_records"], "record"),
         f"{all_seen['dropped']:,} dropped",
@@ -106,6 +106,11 @@ def summary_page(
     for number, words in enumerate(commands):
         page.command("" if number else "next", ["tensortap", *words])
     return page
+
+
+def _steps(steps: int, passes: int) -> list[str]:
+    words = [count(steps, "optimizer step")] if steps or not passes else []
+    return [*words, f"{passes:,} backward pass{'' if passes == 1 else 'es'}"] if passes else words
 
 
 def _of_ranks(root: Path) -> list[str]:

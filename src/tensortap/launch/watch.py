@@ -101,6 +101,7 @@ class Seen:
     Attributes:
         runs: runs that were watched.
         steps: runs in which an optimizer stepped, watched or not.
+        passes: backward passes that ended a step where there was no optimizer, watched or not.
         skipped: steps that a gradient scaler left out, because gradients were infinite.
         left_out: updates that were left out because gradients were bad, as was asked for.
         elsewhere: steps in threads other than the one that is watched.
@@ -116,6 +117,7 @@ class Seen:
 
     runs: int = 0
     steps: int = 0
+    passes: int = 0
     skipped: int = 0
     left_out: int = 0
     elsewhere: int = 0
@@ -132,6 +134,7 @@ class Seen:
         return {
             "seen_runs": self.runs,
             "seen_steps": self.steps,
+            "seen_passes": self.passes,
             "seen_tensors": self.tensors,
             "seen_records": self.records,
             "dropped": sum(counts.lost for counts in self.kept),
@@ -252,7 +255,7 @@ class ScriptWatch:
 
     def check_with(self, look: Callable[[], None]) -> None:
         """Have updates looked at by the engine, and the session by somebody now and then."""
-        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look, self._rest_secs)
+        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look)
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
@@ -368,7 +371,6 @@ class _ScriptDirectories(RunDirectories):
 
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
         keep = self._options.keep == "all" or (self._options.keep == "samples" and is_sample(info.index))
-        keep = keep and not self._watch.prepares
         return _ListeningSink(self._keeper, open_file, self._watch, self._alarm, keep, info.index)
 
 
@@ -392,9 +394,13 @@ class _ListeningSink(RetainedSink):
         self._is_preparation = watch.prepares
         self._records = 0
         self._table: KeyTable | None = None
-        if keep:
-            self._fired = True
-            self._to_file()
+        self._is_wanted = keep
+        if keep and not self._is_preparation:
+            self._keep_from_the_start()
+
+    def _keep_from_the_start(self) -> None:
+        self._fired = True
+        self._to_file()
 
     def _opened(self) -> DiscardableSink:
         file = super()._opened()
@@ -421,7 +427,7 @@ class _ListeningSink(RetainedSink):
         """Keep the run, let it wait, or drop it if nothing happened in it."""
         if self._end is not None:
             return
-        is_unused = self._is_preparation and not self._is_suspected
+        is_unused = self._is_preparation and not self._is_suspected and not self._watch.keeps_preparation
         if is_unused or (not self._records and not end.nodes):
             self._end = end
             self.forget()
@@ -429,6 +435,8 @@ class _ListeningSink(RetainedSink):
                 self._watch.forget_preparation()
             return
         self._watch.keeps_preparation = self._watch.keeps_preparation or self._is_preparation
+        if self._is_wanted and not self._fired:  # what seemed to be a preparation was the first step
+            self._keep_from_the_start()
         seen = self._watch.seen
         seen.runs += 1
         seen.records += self._records

@@ -22,7 +22,8 @@ class Circumstances:
         is_preparation: nothing had been called or trained yet when the run ended.
         trains: whether models were called to be trained; None if it is not known.
         learning_rates: of the optimizers there are, by name.
-        counts_steps: whether there is an optimizer, and so a step to count.
+        counts_steps: whether there is an optimizer, and so a step to count, or something that stands for one.
+        by_passes: whether a backward pass has ended the run, because there is no optimizer.
         engine: whose names the operations of the graph have, such as `torch`; empty if it is not known.
         calls: of several calls without gradients that share the run, when each began, in microseconds.
         modes: of models that were called without gradients, some of the time: `training`, `evaluation`, or `mixed` if
@@ -46,6 +47,7 @@ class Circumstances:
     calls: tuple[int, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict)
     bad_samples: tuple[BadSample, ...] = ()
+    by_passes: bool = False
 
     def of_run(
         self, engine: str, number: int, came_from: Mapping[str, tuple[int, str]], gone: tuple[str, ...]
@@ -63,6 +65,7 @@ class Circumstances:
             self.calls,
             self.modes,
             self.bad_samples,
+            self.by_passes,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,6 +79,7 @@ class Circumstances:
             "calls": list(self.calls),
             "modes": dict(self.modes),
             "bad_samples": [each.as_dict() for each in self.bad_samples],
+            "by_passes": self.by_passes,
         }
         known: dict[str, Any] = {name: value for name, value in facts.items() if value}
         if self.number >= 0:
@@ -103,6 +107,7 @@ class Circumstances:
             tuple(map(int, facts.get("calls", ()))),
             {str(model): str(mode) for model, mode in facts.get("modes", {}).items()},
             tuple(map(BadSample.from_dict, facts.get("bad_samples", ()))),
+            bool(facts.get("by_passes", False)),
         )
 
 

@@ -55,8 +55,8 @@ def account_text(account: Account) -> list[str]:
         "runs": ("no run was kept", "Runs are kept by `tensortap run` and by debug hooks."),
         "updates": (
             "no updates were recorded here",
-            "They are told of PyTorch programs by `tensortap run` and `tt.CheckHook`; a stream to a server and other "
-            "frameworks have none.",
+            "They are told of PyTorch programs with an optimizer by `tensortap run` and `tt.CheckHook`; a stream to a "
+            "server and other frameworks have none.",
         ),
     }
     for name, (why, who) in reasons.items():

@@ -82,6 +82,7 @@ class ProcessFacts:
         beat: how many seconds lie between two signs of life, if it is not the writer of the file who says so: a server
             knows of a process what it is sent.
         seen_runs, seen_steps, seen_tensors, seen_records, dropped: what it has counted; 0 in sessions of before.
+        seen_passes: steps without an optimizer, which end with a backward pass.
     """
 
     host: str = ""
@@ -117,6 +118,7 @@ class ProcessFacts:
     beat: float = 0.0
     seen_runs: int = 0
     seen_steps: int = 0
+    seen_passes: int = 0
     seen_tensors: int = 0
     seen_records: int = 0
     dropped: int = 0

@@ -12,11 +12,12 @@ __all__ = ["Listener", "listen", "stop_listening"]
 class Listener(Protocol):
     """Hears of every backward pass of the process. It must not raise."""
 
-    def backward_begins(self, outputs: Any, accumulates: bool) -> None:
-        """A pass begins at these tensors; whether gradients are put into place, and not only returned."""
+    def backward_begins(self, outputs: Any, accumulates: bool, keeps: bool) -> None:
+        """A pass begins at these tensors; whether gradients are put into place, and not only returned, and whether its
+        graph can be used again."""
 
-    def backward_ends(self) -> None:
-        """It is over, without an error."""
+    def backward_ends(self, gradients: Any) -> None:
+        """It is over, without an error, and has returned these."""
 
 
 _listeners: list[Listener] = []
@@ -46,11 +47,12 @@ def _stand_before_backward() -> None:
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             heard = tuple(_listeners)
+            keeps = any(args[1:3])  # whether the graph is kept, and whether one of the gradients is made
             for listener in heard:
-                listener.backward_begins(outputs, bool(kwargs.get("accumulate_grad")))
+                listener.backward_begins(outputs, bool(kwargs.get("accumulate_grad")), keeps)
             result = theirs(outputs, *args, **kwargs)
             for listener in heard:
-                listener.backward_ends()
+                listener.backward_ends(result)
             return result
 
         _ours = autograd._engine_run_backward = run_backward

@@ -23,7 +23,7 @@ from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.glance import first_bad, has_nan, is_bad, tensors_in
 from tensortap.engines.torch.program import Program
 
-__all__ = ["Guard", "SessionGuard"]
+__all__ = ["LOSS", "Guard", "SessionGuard"]
 
 LOSS = "the loss"
 
@@ -123,7 +123,7 @@ class Guard:
         backward_passes.stop_listening(self)
         self._bad_loss = False
 
-    def backward_begins(self, outputs: Any, accumulates: bool) -> None:
+    def backward_begins(self, outputs: Any, accumulates: bool, keeps: bool) -> None:
         """A backward pass begins, with these."""
         if not accumulates or threading.get_ident() != self._thread:
             return
@@ -134,7 +134,7 @@ class Guard:
         except Exception:  # ours, and no reason to lose a backward pass
             return
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, gradients: Any) -> None:
         """Nothing is asked of what it leaves before a step is taken."""
 
     # ---

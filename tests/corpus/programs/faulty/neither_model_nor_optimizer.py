@@ -1,6 +1,6 @@
-"""Two matrices, trained by hand: no module, no optimizer, so all of it is one run. One loss is bad, and no gradient.
+"""Two matrices, trained by hand: no module, no optimizer: a backward pass ends a run. One loss is bad, and no gradient.
 
-answer: log | aten::log | forward | run 0 | module None | log-of-negative
+answer: log | aten::log | forward | step 2 | module None | log-of-negative
 """
 
 import torch

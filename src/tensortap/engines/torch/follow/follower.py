@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from tensortap.engines.observe.limits import MOST_NODES
 from tensortap.engines.torch import devices
 from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.follow.backward_steps import BackwardSteps
 from tensortap.engines.torch.follow.copies import sums
 from tensortap.engines.torch.follow.data_loading import FETCHES_DATA, is_loading_data
 from tensortap.engines.torch.follow.entrances import Entrances
@@ -32,6 +33,7 @@ from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.engines.torch.follow.optimizers import Optimizers
 from tensortap.engines.torch.follow.present_run import PresentRun
+from tensortap.engines.torch.follow.rehearsals import PIPELINES, Rehearsals
 from tensortap.engines.torch.follow.runs import Runs
 from tensortap.engines.torch.follow.updates import ask_before_steps, has_bad_gradient
 from tensortap.engines.torch.follow.watch import Watch
@@ -69,6 +71,7 @@ class Follower:
             sys.modules,
             _COMPILED,
             FETCHES_DATA,
+            PIPELINES,
         )
         self._hooks = ModuleHooks(self._enter_model, self._leave_model, facts)
         self._hooks.calls.hears_leave = int(self._guarded.may_be)
@@ -76,8 +79,11 @@ class Follower:
         self._thread: int | None = None
         self._entrances: Entrances | None = None
         self._step_handle: Any = None
+        self._backward_steps = BackwardSteps(self._after_backward)
         self._updates: UpdateCollector | None = None
         self._modes = Modes()
+        self._rehearsals = Rehearsals(self._runs.session.is_unwritten)
+        self._has_learned = False  # of models that were only rehearsed yet
         self._stops = False
         # Where every call may end the program, or a unit of it, each is heard of.
         self._notes_calls = not watch.options.stop and not self._guarded.may_be
@@ -98,19 +104,21 @@ class Follower:
                 self._models.program, lambda: int(seen.steps), self._watch.updates.add
             )
         self._hook_modules()
+        self._backward_steps.listen()
         if threading.current_thread() is threading.main_thread():
             self.attempt(self._prepare)
 
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
         if generation() == self._generation and threading.current_thread() is threading.main_thread():
-            self.attempt(self._runs.end_preparation)
+            self.attempt(self._runs.end_preparation, self._present)
             self.attempt(self._runs.end_stranded)
         if self._is_here():
             self.attempt(self._guarded.look_at_update)
             self.attempt(self._end_run, error)
             self.attempt(self._runs.close)
         self._give_up()
+        self._backward_steps.stop_listening()
         if self._updates is not None:
             self._updates.close()
         if self._step_handle is not None:
@@ -152,6 +160,8 @@ class Follower:
 
     def _listen_to(self, optimizer: Optimizer) -> None:
         self._optimizers.add(optimizer)
+        self._backward_steps.stop_listening()
+        self._runs.counts_passes = False
         # A hook of the optimizer itself: PyTorch goes through them before it begins with the global ones, among
         # which those of a run may therefore come and go.
         optimizer.register_step_post_hook(self._after_step)
@@ -247,16 +257,40 @@ class Follower:
             self._guarded.guard.after_skipped_step()
             self._on_step(optimizer)
 
+    # --- programs without optimizers and models ----------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """The number of the present step; -1 if there are none."""
+        return self._runs.step if self._optimizers or self._watch.seen.passes else -1
+
+    def _after_backward(self, steps: int) -> None:
+        if generation() == self._generation and self._is_ours():
+            with self._guarded.timed():
+                self.attempt(self._on_backward_steps, steps)
+            self.stop_if_bad()
+
+    def _on_backward_steps(self, steps: int) -> None:
+        limits = self._runs.limits
+        if limits.reached:
+            limits.outside = min(4 * limits.outside, MOST_NODES)
+        if self._guarded.is_idle:
+            self._guarded.notice(self._backward_steps.bad)
+        self._present.end_with_passes(steps)
+        self._next_run()
+        self._backward_steps.looks, self._backward_steps.bad = self._guarded.is_idle, None
+
     # --- models ------------------------------------------------------------------------------------
 
     @never_compiled  # type: ignore[type-var]
     def _enter_model(self, module: nn.Module, args: Any) -> None:
         if is_being_traced():
             return
-        if self._thread is None and generation() == self._generation:
+        if self._backward_steps.listens and generation() == self._generation:
             if next(module.parameters(), None) is None:
                 return
-            self._belong_to_this_thread()
+            if self._is_ours():
+                self._backward_steps.stop_listening()
         if self._is_here():
             self._hooks.calls.depth = 1
             self._hooks.calls.modules += 1
@@ -275,7 +309,11 @@ class Follower:
         if torch._C._current_autograd_node() is not None or is_loading_data(frame):
             return
         self._hooks.catch_up(self._present)
-        learned = self._models.learn(module, frame)
+        learned = self._models.learn(module, frame) or self._has_learned
+        is_rehearsal = self._rehearsals.has(module, args, frame)
+        self._has_learned = is_rehearsal and learned
+        if is_rehearsal:
+            return
         has_gradients, has_optimizers = torch.is_grad_enabled(), bool(self._optimizers)
         # A frozen script has no mode.
         trains = has_gradients and has_optimizers and getattr(module, "training", False)
@@ -321,13 +359,13 @@ class Follower:
     def _before_tracing(self) -> None:
         """Nothing can be traced in a dispatch mode: end the run; the next model begins one."""
         if self._runs.is_preparing and threading.current_thread() is threading.main_thread():
-            self.attempt(self._runs.end_preparation)
+            self.attempt(self._runs.end_preparation, self._present)
         if self._is_here():
             self.attempt(self._end_run, None)
         self._runs.session.release()
 
     def _next_run(self) -> None:
-        self._runs.end_preparation()
+        self._runs.end_preparation(self._present)
         stepped = self.has_stepped
         self._end_run(None)
         if self._guarded.takes_next(stepped):
@@ -349,6 +387,8 @@ class Follower:
     def _end_run(self, error: BaseException | None) -> None:
         was_idle, self._guarded.is_idle = self._guarded.is_idle, False
         if not self._runs.is_open and not was_idle:
+            if self._present.passes:  # which ended the preparation
+                self._present.next()
             return
         self._hooks.catch_up(self._present)
         try:

@@ -31,6 +31,9 @@ class _Follower(Protocol):
     @property
     def has_stepped(self) -> bool: ...
 
+    @property
+    def step(self) -> int: ...
+
     def on_model(self, module: nn.Module, args: Any) -> None: ...
 
     def attempt(self, action: Any, *arguments: Any) -> None: ...
@@ -124,7 +127,7 @@ class GuardedRuns:
 
     def look_at_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped, or is about to apply bad gradients."""
-        self._notice(self.guard.after_step(optimizer))
+        self.notice(self.guard.after_step(optimizer))
 
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped: look, and hear of the next call."""
@@ -163,14 +166,15 @@ class GuardedRuns:
     def look_at_update(self) -> None:
         """In a program without an optimizer, it may have updated its models itself."""
         if self.is_idle and not self._follower.optimizers:
-            self._notice(self.guard.after_backward())
+            self.notice(self.guard.after_backward())
 
     def _look_at_output(self, module: nn.Module, output: Any) -> None:
-        self._notice(self.guard.output(module, output))
+        self.notice(self.guard.output(module, output))
 
-    def _notice(self, bad: str | None) -> None:
+    def notice(self, bad: str | None) -> None:
+        """Tell what is bad in the present run, if something is, and nothing was before."""
         if bad is not None and self._watch.budget.bad is None:
-            self._watch.finds_unwatched(self._watch.seen.steps if self._follower.optimizers else -1, bad)
+            self._watch.finds_unwatched(self._follower.step, bad)
             self._take_account()  # the next call ends the unit
 
     # --- calls of models ---------------------------------------------------------------------------

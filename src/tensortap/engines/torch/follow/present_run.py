@@ -27,12 +27,17 @@ _SHARED_MODULES = 128
 call costs besides its ops is then little, there are few names to learn, and large models are on their own."""
 
 
+_PASS = 0
+"""Stands for an optimizer, of which no identity is 0, where there is none."""
+
+
 class PresentRun:
     """Calls and steps since the last run ended.
 
     Attributes:
         stepped: optimizers that have stepped.
         trains: whether a model was called to be trained.
+        passes: how many backward passes stand for steps of optimizers.
         calls: of models.
         modes: of models that are called without gradients.
 
@@ -55,6 +60,7 @@ class PresentRun:
         self.calls = 0
         self.modes: dict[str, str] = {}
         self.trains = False
+        self.passes = 0
         self._call_times: list[int] = []  # of calls that share this run, in microseconds
 
     def next(self) -> None:
@@ -76,6 +82,11 @@ class PresentRun:
             return True
         there = set(living)
         return self.stepped >= (self._expected & there or there)
+
+    def end_with_passes(self, steps: int) -> None:
+        """A backward pass ends the run, of a program without optimizers; it was so many steps."""
+        self.passes = steps
+        self.stepped.add(_PASS)
 
     def is_step_alone(self, optimizer: int) -> bool:
         """Whether a run in which no call was noted ends with this step, as the one before did."""

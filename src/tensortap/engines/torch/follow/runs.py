@@ -43,6 +43,7 @@ class Runs:
         limits: beyond which a run is not recorded.
         suspected: how many runs were, when the present one began.
         own_secs: how long the last run went on before ranks exchanged something in it; 0 if that is not known.
+        counts_passes: whether backward passes are steps.
     """
 
     def __init__(self, watch: Watch, program: Program) -> None:
@@ -59,6 +60,7 @@ class Runs:
         self._stranded: Any = None  # the preparation, if another thread began to train
         self.suspected = 0
         self.own_secs = 0.0
+        self.counts_passes = True
         self._began = 0.0
 
     @property
@@ -88,8 +90,7 @@ class Runs:
         block, self._block = self._block, None
         if block is not None:
             self.session.circumstances = _circumstances(run, list(optimizers), self._bad_samples)
-        if run.stepped:
-            self._watch.seen.steps += 1
+        self._count(run)
         try:
             if block is self._succession:
                 self._succession.end(error)
@@ -101,7 +102,19 @@ class Runs:
             self.own_secs = max(0.0, met / 1e6 - self._began) if met else 0.0
         finally:
             # Each block counts as a step to the monitor; here only runs are in which an optimizer stepped.
-            self.session.global_step = self._watch.seen.steps
+            self.session.global_step = self.step
+
+    def _count(self, run: PresentRun) -> None:
+        if run.passes:
+            self._watch.seen.passes += run.passes
+        elif run.stepped:
+            self._watch.seen.steps += 1
+
+    @property
+    def step(self) -> int:
+        """How many steps there were; backward passes are some until there is an optimizer."""
+        seen = self._watch.seen
+        return int(seen.passes if self.counts_passes else seen.steps)
 
     def count_step(self) -> None:
         """A run that nobody watched has ended with a step, and another has begun."""
@@ -127,19 +140,25 @@ class Runs:
         block.__enter__()
         self._preparation = block
 
-    def end_preparation(self) -> None:
-        """The program begins to train or to evaluate, or is over."""
+    def end_preparation(self, run: PresentRun) -> None:
+        """The program begins to train or to evaluate, or is over. If it has trained already, without an optimizer, the
+        preparation was its first step."""
         block, self._preparation = self._preparation, None
         if block is None:
             return
+        if run.passes:
+            self._count(run)
         if threading.current_thread() is not threading.main_thread():
             # It began in another thread, and only there it can be ended: when the program is over.
             self._stranded = block
             self._monitor.abandon_run()
             self._watch.forget_preparation()
         else:
+            if run.passes:
+                self.session.circumstances = _circumstances(run, [], self._bad_samples)
+                self._watch.keeps_preparation = True
             block.__exit__(None, None, None)
-        self.session.global_step = 0
+        self.session.global_step = self.step
         self.session.circumstances = Circumstances()
         if not self._watch.keeps_preparation:
             self.session.number_runs_anew()
@@ -163,8 +182,9 @@ def _circumstances(run: PresentRun, optimizers: list[Optimizer], bad_samples: Ba
     return Circumstances(
         trains=run.is_for_training,
         learning_rates=rates,
-        counts_steps=bool(optimizers),
+        counts_steps=bool(optimizers) or run.passes > 0,
         calls=run.call_times,
         modes=run.modes,
         bad_samples=bad_samples.recent(),
+        by_passes=run.passes > 0,
     )

@@ -31,7 +31,7 @@ class Watch(Protocol):
 
     @property
     def seen(self) -> Any:
-        """Counts: `steps`, `skipped`, `elsewhere`, `suspected`."""
+        """Counts: `steps`, `passes`, `skipped`, `elsewhere`, `suspected`."""
 
     @property
     def found(self) -> threading.Event:
@@ -50,7 +50,10 @@ class Watch(Protocol):
 
     @property
     def keeps_preparation(self) -> bool:
-        """Whether such a run was kept."""
+        """Whether such a run was kept; to be set if it is to be, because it has turned out to be the first step."""
+
+    @keeps_preparation.setter
+    def keeps_preparation(self, value: bool) -> None: ...
 
     @property
     def budget(self) -> Any:

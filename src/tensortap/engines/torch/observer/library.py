@@ -47,6 +47,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_next": (_INT, (_POINTER, _INT, _INT)),
     "tt_reserve_entry": (_INT, (_POINTER,)),
     "tt_find": (_LONG, (_POINTER, _LONG)),
+    "tt_is_unwritten": (_INT, (_POINTER, _LONG)),
     "tt_add_source": (_INT, (_POINTER, _LONG, _INT, _INT)),
     "tt_add_parameter": (None, (_POINTER, _LONG, _INT, _INT, _INT, _INT)),
     "tt_forget_known": (None, (_POINTER,)),

@@ -127,7 +127,7 @@ PyObject* on_enter(PyObject* self, PyObject* const* arguments, Py_ssize_t count)
     ++calls->modules;
     Py_RETURN_NONE;
   }
-  if (count == 2 && root_calls_of(self)->takes(*calls, arguments[0])) Py_RETURN_NONE;
+  if (count == 2 && root_calls_of(self)->takes(*calls, arguments[0], arguments[1])) Py_RETURN_NONE;
   return PyObject_Vectorcall(PyTuple_GET_ITEM(self, 1), arguments, size_t(count), nullptr);
 }
 

@@ -3,8 +3,7 @@
 // for Python to hear of when it next has something to do. Whatever is not plainly so is left to Python.
 #pragma once
 
-#include "frames.h"
-#include "python.h"
+#include "observer.h"
 
 #include <ATen/TracerMode.h>
 #include <c10/core/GradMode.h>
@@ -52,7 +51,7 @@ inline bool has(PyObject* object, PyObject* name, int64_t number) {
 class RootCalls {
  public:
   // What decides besides, asked when it matters: (optimizers by identity, limits of runs, what was seen, modules that are
-  // imported, the one that has compiled functions stay so, the file that fetches data).
+  // imported, the one that has compiled functions stay so, the file that fetches data, the module of pipelines).
   explicit RootCalls(PyObject* facts) : facts_(Py_NewRef(facts)) {
     const char* texts[] = {"training", "reached", "suspected", "__getitem__"};
     for (int i = 0; i < 4; ++i) names_[i] = PyUnicode_InternFromString(texts[i]);
@@ -66,7 +65,7 @@ class RootCalls {
   RootCalls& operator=(const RootCalls&) = delete;
 
   // Whether the call is part of the present run, and all there is to do about it is done.
-  bool takes(Outermost& now, PyObject* module) {
+  bool takes(Outermost& now, PyObject* module, PyObject* arguments) {
     if (now.goes_on == 0 || PyThread_get_thread_ident() != now.thread) return false;
     if (at::tracer::impl::is_dispatch_enabled() || torch::autograd::get_current_node()) return false;
     Model* model = known(module);
@@ -81,7 +80,7 @@ class RootCalls {
     }
     if (now.calls == 0 && !has(fact(1), names_[1], 0)) return false;
     if (has_optimizers && PyDict_Contains(fact(3), fact(4)) != 0) return false;
-    if (is_loading_data()) return false;
+    if (is_loading_data() || PyDict_Contains(fact(3), fact(6)) != 0 || !is_plainly_written(arguments, 4)) return false;
     note(now, *model, module, trains, shares);
     return true;
   }
@@ -179,6 +178,28 @@ class RootCalls {
       if (is_named(code->co_name, names_[3]) || is_named(code->co_filename, fact(5))) return true;
     }
     return false;
+  }
+
+  // Whether no tensor among these can be memory as it was found: such a call may only rehearse (follow/rehearsals.py).
+  static bool is_plainly_written(PyObject* value, int depth) {
+    if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value)) return true;
+    if (is_tensor(value)) {
+      Observer* observer = this_thread().observer;
+      if (observer == nullptr || !is_ordinary_tensor(value)) return false;
+      try {
+        const at::Tensor tensor = tensor_of(value);
+        if (is_wrapper(tensor)) return false;
+        const Memory* memory = observer->run.values.memory_at(place_of(tensor));
+        return memory == nullptr || memory->content != Content::kGarbage || memory->written_bytes != 0;
+      } catch (const std::exception&) {
+        return false;
+      }
+    }
+    if (depth == 0 || !(PyTuple_CheckExact(value) || PyList_CheckExact(value))) return false;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
+      if (!is_plainly_written(PySequence_Fast_GET_ITEM(value, i), depth - 1)) return false;
+    }
+    return true;
   }
 
   void note(Outermost& now, Model& model, PyObject* module, bool trains, bool shares) {

@@ -122,12 +122,12 @@ class UpdateCollector:
         """A gradient scaler has left a step out."""
         self._attempt(self._on_skip, optimizer, frame)
 
-    def backward_begins(self, outputs: Any, accumulates: bool) -> None:
+    def backward_begins(self, outputs: Any, accumulates: bool, keeps: bool) -> None:
         """A backward pass begins."""
         if self._events.listens:
             self._attempt(self._on_backward, outputs, accumulates, sys._getframe(2))
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, gradients: Any) -> None:
         """A backward pass is over."""
         if self._looks_next:
             self._attempt(self._applied.after_backward)
