@@ -72,6 +72,11 @@ class RankState:
         return self.state in ("running", "hangs", "silent", "stopped")
 
     @property
+    def waits(self) -> bool:
+        """Whether it is where ranks wait for each other: in a collective, or in a backward pass, which has some."""
+        return self.call.startswith("torch.distributed.") or self.call.endswith("._engine_run_backward")
+
+    @property
     def place(self) -> str:
         """Where it stands, in words."""
         parts = []
@@ -215,7 +220,12 @@ class Coverage:
         return tuple(
             sorted(
                 (each for each in self.ranks if each.is_trouble),
-                key=lambda each: (each.state == "failed", each.seen - each.still_secs, each.rank),
+                key=lambda each: (
+                    each.state == "failed",
+                    each.lives and each.waits,
+                    each.seen - each.still_secs,
+                    each.rank,
+                ),
             )
         )
 
@@ -252,9 +262,31 @@ class Coverage:
         )
 
     @property
+    def absent_sentence(self) -> str:
+        """Which ranks others wait for, if ranks stand still; empty if that is not known."""
+        still = [each for each in self.troubled if each.lives]
+        waiting = [each for each in still if each.waits]
+        absent = [each for each in self.troubled if each.state != "failed" and each not in waiting]
+        if not absent and waiting:  # all wait, but not for the same
+            first = min(each.run for each in waiting)
+            absent = [each for each in waiting if each.run == first]
+            waiting = [each for each in waiting if each.run != first]
+        if not absent or not waiting:
+            return ""
+        late = _listed("Rank", [each.rank for each in absent])
+        where = _listed("rank", [each.rank for each in waiting])
+        return (
+            f"{late} {'has' if len(absent) == 1 else 'have'} not arrived where {where} "
+            f"{'waits' if len(waiting) == 1 else 'wait'}: {waiting[0].place}."
+        )
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """All that is not as it should be."""
-        told = [self._named(each) for each in self.troubled[:_SHOWN]]
+        told = [
+            *filter(None, [self.absent_sentence]),
+            *(self._named(each) for each in self.troubled[:_SHOWN]),
+        ]
         if len(self.troubled) > _SHOWN:
             told.append(f"So it is with {len(self.troubled) - _SHOWN} more ranks.")
         return (*told, *filter(None, (self.missing_sentence, self.unwatched_sentence)))
