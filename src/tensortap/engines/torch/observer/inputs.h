@@ -132,8 +132,8 @@ class Inputs {
   }
 
   void emit_source(int32_t node, Value value, const at::Tensor& tensor) {
-    const int64_t began = bad_.are_sought() ? recording_.now() : 0;
-    const int kinds = recording_.emit(node, 0, tensor, false);
+    int64_t began = 0;
+    const int kinds = recording_.emit(node, 0, tensor, false, began);
     if (kinds <= 0) return;
     bad_.note(value, kinds);
     bad_.note_arrival(value, tensor);

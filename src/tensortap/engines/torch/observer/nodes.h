@@ -44,6 +44,7 @@ class Nodes {
       if (each.begin != call.begin) continue;
       if (each.arguments == call.arguments) {
         call.known = each.node;
+        taps_.prefetch(*run_.plan, each.node);
         return;
       }
       similar = &each;

@@ -284,12 +284,11 @@ class Observer {
   void record_outputs(const Call& call, int32_t node) {
     const bool fresh = !call.op->is_view && call.written.empty();
     const int inherited = bad.kinds_of_inputs(call);
-    // Looked at now: since the last record, the op may have waited for other ranks, and times are compared between them.
-    const int64_t began = bad.are_sought() ? recording.now() : 0;
+    int64_t began = 0;  // to be recorded: since the last record, the op may have waited for other ranks
     int kinds = 0;
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
-      const int found = contents_.settle(call, node, slot, tensor) ? recording.emit(node, slot, tensor, fresh) : kNotSummarised;
+      const int found = contents_.settle(call, node, slot, tensor) ? recording.emit(node, slot, tensor, fresh, began) : kNotSummarised;
       if (found > 0) kinds |= found;
       bad.note(value_of(call.entry, slot), found == kNotSummarised ? inherited : found);
     }
