@@ -107,7 +107,8 @@ class NameEntries {
   void prefetch(size_t position) const {
     if (position + 2 >= sequence_.size()) return;
     const auto* entry = reinterpret_cast<const char*>(&entries_[size_t(sequence_[position + 2])]);
-    for (size_t line = 0; line < sizeof(NameEntry); line += 64) __builtin_prefetch(entry + line);
+    for (size_t at = 0; at < sizeof(NameEntry); at += 64) __builtin_prefetch(entry + at);
+    __builtin_prefetch(entry + sizeof(NameEntry) - 1);
     const int32_t family = entries_[size_t(sequence_[position + 1])].family;
     if (family != kNone) __builtin_prefetch(&families_[size_t(family)]);
   }

@@ -8,14 +8,14 @@
 //           health pills and copies of watched outputs go to their lanes
 //
 // Where to find what:
-//   operators.h, dispatching.h   which calls count, and what their operators do
+//   operators.h, dispatching.h   which calls count, and what their operators do; arguments.h: what they are called with
 //   inputs.h, values.h           which values a call is given
 //   scopes.h, forward_ops.h      in which module, backward pass or optimizer it runs; frames.h: on which line
 //   name_entries.h, nodes.h      what it is called, and which node it is
 //   plans.h, recording.h         what is watched of it, and its records; contents.h: whether there is something to look at
 //   bad_values.h                 what it has made bad
 //   known_tensors.h              parameters, buffers and optimizer state, named as in the run before
-//   callbacks.h, fallback.h      what PyTorch calls; interface.cpp: what Python calls
+//   callbacks.h, fallback.h, typed_kernels.h   what PyTorch calls; interface.cpp: what Python calls
 #pragma once
 
 #include <exception>
