@@ -198,8 +198,8 @@ class Values {
   }
 
   void clear() {
-    views_.clear();
-    memory_of_.clear();
+    if (!views_.empty()) views_.clear();  // which walks through all of its room
+    if (!memory_of_.empty()) memory_of_.clear();
     memories_.clear();
     unused_.clear();
     young_.fill(kNoMemory);
