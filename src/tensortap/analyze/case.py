@@ -16,6 +16,7 @@ from tensortap.analyze.health import Health, number_text
 from tensortap.analyze.hidden import is_hidden
 from tensortap.analyze.operands import operand
 from tensortap.analyze.steps_in_one import first_bad_step
+from tensortap.analyze.unwritten import unwritten_behind
 from tensortap.analyze.vocabulary import vocabulary_of
 from tensortap.analyze.vocabulary.canonical import LOADS, Operation
 from tensortap.records import BadSample, Node
@@ -124,6 +125,11 @@ class Case:
         nodes = [self._facts.nodes.get(name) for name in self._facts.writers_of(self.node)]
         known = [(node, self._facts.health(node.tensor(0))) for node in nodes if node is not None]
         return [(node, health) for node, health in known if health is not None]
+
+    @property
+    def unwritten(self) -> Node | None:
+        """What made memory that the result goes back to, and that nobody was seen to write."""
+        return None if self._facts is None else unwritten_behind(self._facts, self.node)
 
     @property
     def came_bad(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes import KINDS, RULES
+from tensortap.analyze.causes.arrival import with_unwritten
 from tensortap.analyze.causes.gradient import with_hiding
 from tensortap.analyze.findings import UNEXPLAINED, Cause, Finding
 
@@ -40,8 +41,9 @@ def explain(finding: Finding, facts: RunFacts | None = None) -> Cause:
             continue
         cause = entry.tell(case)
         if cause is not None:
-            return _with_element(with_hiding(cause, case), case, entry.is_elementwise)
-    return _with_element(_unrecognised(case), case, False)
+            told = with_unwritten(with_hiding(cause, case), case)
+            return _with_element(told, case, entry.is_elementwise)
+    return _with_element(with_unwritten(_unrecognised(case), case), case, False)
 
 
 def _with_element(cause: Cause, case: Case, elementwise: bool) -> Cause:

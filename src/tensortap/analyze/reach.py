@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from tensortap.analyze.case import VARIES
 from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.nearest import only_carries
+from tensortap.analyze.unwritten import unwritten_behind
 from tensortap.analyze.verdicts import BAD, GOOD, PARTLY, UNKNOWN, Condition, Verdicts
 from tensortap.analyze.vocabulary import operation_of
-from tensortap.analyze.vocabulary.canonical import CONSTANTS, LEAVES, UNSCALES, UNWRITTEN, Operation
+from tensortap.analyze.vocabulary.canonical import CONSTANTS, LEAVES, UNSCALES, Operation
 from tensortap.phases import SOURCES
 from tensortap.records import Node, split_tensor_name
 
@@ -116,48 +117,26 @@ class Judged(Verdicts):
         return reaching
 
     def _rehearsed(self, mattering: list[str]) -> set[str]:
-        """What comes of memory that nobody wrote, and never came near a gradient or a parameter, before a good loss.
+        """What comes of memory that nobody wrote, if it came near no gradient, parameter or number of the program's.
 
-        Pipelines go through their stages once like that, to learn the shapes of what they will exchange.
+        Programs call a model once like that to learn the shapes of what it makes; pipelines do it with every stage, and
+        backwards, too.
         """
         found: set[str] = set()
+        left = set(self._left)
         for tensor in mattering:
-            went_back = self.facts.phase(split_tensor_name(tensor)[0]) == "backward"
-            if tensor in found or not (went_back or self.is_loss(tensor)):
+            if tensor in found or not self._went_on_after(tensor):
                 continue
             maker = self.maker_of(tensor)
             node = self.facts.node_of(maker)
-            if node is None or not self._comes_of_unwritten(node):
+            if node is None or unwritten_behind(self.facts, node) is None:
                 continue
             came_of = {maker, *self.spread(maker)}
-            if any(
+            if left.isdisjoint(came_of) and not any(
                 self._is_gradient(each) or self.facts.written_variable(each) is not None for each in came_of
-            ):
-                continue
-            order = self.facts.order
-            if any(
-                self.verdicts.get(each) == GOOD and order[each] > order[tensor]
-                for each in self._losses & order.keys()
             ):
                 found |= came_of
         return found
-
-    def _comes_of_unwritten(self, node: Node) -> bool:
-        """Whether memory that nobody wrote, no other rank either, is among what a node was made of."""
-        pending, seen = [node], {node.name}
-        while pending and len(seen) < _ANCESTORS:
-            each = pending.pop()
-            if self.facts.operation(each).communicates:
-                continue
-            for place, tensor in enumerate(each.inputs):
-                giver = None if place == self.facts.forgets(each) else self.facts.node_of(tensor)
-                if giver is None or giver.name in seen:
-                    continue
-                if self.facts.operation(giver).name in UNWRITTEN:
-                    return True
-                seen.add(giver.name)
-                pending.append(giver)
-        return False
 
     def _came_back(self, mattering: list[str]) -> list[str]:
         """Bad values that left as numbers before a bad value was made with a number: a learning rate, most likely."""

@@ -234,18 +234,24 @@ def tensor_parallel_fsdp(model: Model) -> Step:
 # --- others ----------------------------------------------------------------------------------------
 
 
-def pipeline(model: Model) -> Step:
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+def pipeline(model: Model, chunks: int = 1) -> Step:
+    """Every rank has one part of a chain of blocks, or several, which take turns."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleaved1F1B
 
     rank, world = dist.get_rank(), dist.get_world_size()
-    mine = nn.Sequential(*(Block() for _ in range(world)))[rank]
-    mine.load_state_dict(model.first.state_dict())
-    stage = PipelineStage(mine, rank, world, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda got, wanted: (got - wanted).square().mean())
-    optimizer = torch.optim.SGD(mine.parameters(), lr=0.01)
+    mine = [Block() for _ in range(chunks)]
+    mine[0].load_state_dict(model.first.state_dict())
+    stages = [
+        PipelineStage(each, rank + place * world, chunks * world, torch.device("cpu"))
+        for place, each in enumerate(mine)
+    ]
+    schedule = (
+        ScheduleGPipe(stages[0], 2, squared) if chunks == 1 else ScheduleInterleaved1F1B(stages, 2, squared)
+    )
+    optimizer = torch.optim.SGD([each for block in mine for each in block.parameters()], lr=0.01)
 
     def step(number: int) -> Tensor | None:
-        mine.step = number
+        mine[-1].step = number
         optimizer.zero_grad()
         losses: list[Tensor] = []
         first = (batch(number),) if rank == 0 else ()
@@ -255,6 +261,14 @@ def pipeline(model: Model) -> Step:
         return torch.stack(losses).mean() if losses else None
 
     return step
+
+
+def squared(got: Tensor, wanted: Tensor) -> Tensor:
+    return (got - wanted).square().mean()
+
+
+def pipeline_interleaved(model: Model) -> Step:
+    return pipeline(model, chunks=2)
 
 
 class Exchange(torch.autograd.Function):
@@ -308,7 +322,7 @@ FORMS: dict[str, Callable[[Model], Step]] = {
     for each in (
         *(ddp, ddp_static, ddp_unused, ddp_hook, ddp_buffers, accumulation, zero, local_sgd),
         *(fsdp1, fsdp2, hsdp, tensor_parallel, sequence_parallel, tensor_parallel_fsdp),
-        *(pipeline, experts),
+        *(pipeline, pipeline_interleaved, experts),
     )
 }
 

@@ -37,7 +37,7 @@ def _ended(program, tmp_path, *arguments, world, root):
         "MASTER_PORT": meeting.name,
         "OMP_NUM_THREADS": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "MALLOC_PERTURB_": "255",  # memory that nobody wrote, as a pipeline rehearses with, holds zeros every time
+        "MALLOC_PERTURB_": "129",  # what nobody wrote, as a pipeline rehearses with, is huge
     }
     # Into files: a rank whose pipe is full would have the others wait for it.
     paths = [(Path(f"{meeting}-{rank}.out"), Path(f"{meeting}-{rank}.err")) for rank in range(world)]

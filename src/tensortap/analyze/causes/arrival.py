@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes.words import some
 from tensortap.analyze.collectives import collective_words
@@ -11,7 +14,7 @@ from tensortap.phases import is_fed, is_variable
 from tensortap.records import BadSample
 from tensortap.runtime_names import placeholder_behind
 
-__all__ = ["arrived", "never_written", "overwritten"]
+__all__ = ["arrived", "never_written", "overwritten", "with_unwritten"]
 
 
 def arrived(case: Case) -> Cause | None:
@@ -100,6 +103,23 @@ def never_written(case: Case) -> Cause | None:
         f"Memory that was never written: {case.word} returns it as it was found, here with {case.out.bad_counts}, and "
         f"something takes it before all of it was filled.{used}",
         advice=f"Fill all of it first, or make it with {case.api('zeros')}.",
+    )
+
+
+def with_unwritten(cause: Cause, case: Case) -> Cause:
+    """A cause with the memory that a value goes back to, if nobody was seen to write it."""
+    memory = case.unwritten
+    if memory is None or cause.kind == "uninitialised":
+        return cause
+    line = (
+        f" ({os.path.basename(memory.source.file)}:{memory.source.line})" if memory.source is not None else ""
+    )
+    return replace(
+        cause,
+        sentence=f"{cause.sentence} What it was made of goes back to memory that nobody was seen to write: "
+        f"{memory.name}{line} returns it as it was found.",
+        advice=f"Fill all of it first, or make it with {case.api('zeros')}. If it is filled by something that is no "
+        "operation, such as NumPy, look at what that writes.",
     )
 
 

@@ -83,6 +83,10 @@ class TorchSession(EngineSession):
         """Whether the native interceptor observes runs that it can observe."""
         return self._interceptors.is_native
 
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Whether the present run has made a tensor, and nobody has written to it yet."""
+        return self._names().is_unwritten(tensor)
+
     def release(self) -> None:
         """Remove what has stayed installed after a run, in the thread of that run."""
         if self.stays_installed:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+
 from tensortap.engines.observe.names import NameTable
 from tensortap.engines.torch.places import Survivors
 
@@ -9,8 +13,14 @@ __all__ = ["RunNames"]
 
 
 class RunNames(NameTable):
-    """Names by scope, op and count; and the bad values of earlier runs that may still be used."""
+    """Names by scope, op and count; and the bad values of earlier runs that may still be used.
+
+    Attributes:
+        survivors: those bad values.
+        is_unwritten: tells whether nobody has written yet to a tensor that the present run has made.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.survivors = Survivors()
+        self.is_unwritten: Callable[[torch.Tensor], bool] = lambda tensor: False

@@ -116,6 +116,11 @@ class Places:
         origin = self.origins.get(self.place_of(tensor))
         return None if origin is None else origin.name
 
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Whether an op of this run has made its memory, and nobody has written it yet."""
+        memory = self.memory_at(self.place_of(tensor))
+        return memory is not None and memory.content is Content.GARBAGE and not memory.written_bytes
+
     def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
         """Give a tensor from outside its name; it becomes this node when it is used."""
         self.assign(tensor, self.place_of(tensor), node.tensor(0), node)

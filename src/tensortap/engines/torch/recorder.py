@@ -64,6 +64,7 @@ class Recorder:
         self.enter_wrapper = self._attribution.enter_wrapper
         self.failed_node = self._call_nodes.of_failed
         names.start_run()
+        names.is_unwritten = places.is_unwritten
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -103,6 +103,7 @@ class Decoder:
     def begin(self, plan: RunPlan, program: Program, observation: Observation) -> None:
         """Begin to observe; `end` leaves the nodes of the run in the observation."""
         self._names.start_run()
+        self._names.is_unwritten = self._sources.is_unwritten
         lanes = self._records.lanes_for(plan)
         session = self._begin(plan, lanes.handle)
         outside = Outside(program, self._sources, self._sources, observation)

@@ -205,6 +205,16 @@ EXPORT int64_t tt_find(Observer* observer, int64_t tensor) {
   }
 }
 
+// Whether a tensor lies in memory that an op of this run has made and nobody has written yet.
+EXPORT int tt_is_unwritten(Observer* observer, int64_t tensor) {
+  try {
+    const Memory* memory = observer->run.values.memory_at(place_of(borrowed(tensor)));
+    return memory != nullptr && memory->content == Content::kGarbage && memory->written_bytes == 0;
+  } catch (...) {
+    return 0;
+  }
+}
+
 EXPORT int tt_add_source(Observer* observer, int64_t tensor, int entry, int node) {
   try {
     observer->add_source(borrowed(tensor), entry, node);

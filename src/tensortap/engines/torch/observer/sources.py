@@ -62,6 +62,10 @@ class NativeSources:
         value = self._library.tt_find(self._observer.handle, known_by._cdata)
         return None if value < 0 else self._numbers.tensor_name(value)
 
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Whether an op of this run has made its memory, and nobody has written it yet."""
+        return bool(self._library.tt_is_unwritten(self._observer.handle, _known_by(tensor)._cdata))
+
     def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
         """Make a source known, to become a node when it is first used; False if it cannot be."""
         entry, number = self._numbered(node)
