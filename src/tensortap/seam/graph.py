@@ -350,7 +350,11 @@ class Graph:
         merged = merge(known, new)
         if merged == known:
             merged = known
-        self._merges[id(known), id(new)] = (known, new, merged)  # whose identities stand for them while they are here
+        self._merges[id(known), id(new)] = (
+            known,
+            new,
+            merged,
+        )  # whose identities stand for them while they are here
         return merged
 
     def forget(self) -> None:
