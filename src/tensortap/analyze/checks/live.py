@@ -22,7 +22,10 @@ __all__ = ["LiveChecks"]
 log = logging.getLogger("tensortap.checks")
 
 SHARE = 0.05
-"""Of the time that passes, how much of it runs may be read for beside a program; what updates show is always told."""
+"""Of the time that passes, how much of it a session may be read for beside a program. Updates are read at once, unless
+there is so much to them that it took more than a moment before."""
+
+MOMENT_SECS = 0.05
 
 SECS_OF_A_BYTE = 1e-7
 """Of the list of what a run has recorded, about."""
@@ -55,6 +58,7 @@ class LiveChecks:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._rests_until: float | None = None
+        self._updates_rest_until = 0.0
         self.faults = 0
         self.ends = threading.Event()
 
@@ -90,7 +94,13 @@ class LiveChecks:
         return findings
 
     def _glance(self) -> list[CheckFinding] | None:
+        if time.monotonic() < self._updates_rest_until:
+            return None
+        began = time.thread_time()
         self._tell_new(check_updates(self._updates, self._accept))
+        took = time.thread_time() - began
+        if took > MOMENT_SECS:
+            self._updates_rest_until = time.monotonic() + took / SHARE
         rests_until = self._rests_until
         if rests_until is None:  # how long the first look will take is to be guessed
             largest = max((each.index_bytes for each in SessionDir(self._root)), default=0)
