@@ -255,7 +255,7 @@ class ScriptWatch:
 
     def check_with(self, look: Callable[[], None]) -> None:
         """Have updates looked at by the engine, and the session by somebody now and then."""
-        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look, self._rest_secs)
+        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look)
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""

@@ -17,6 +17,9 @@ __all__ = ["GrowingUpdates", "UpdateLog", "read_updates", "tasks_with_updates"]
 MOST_BYTES = 64 << 20
 """Of one task. Engines look at ever fewer updates, so that only programs with very many optimizers come near it."""
 
+MOST_REMEMBERED = 16 << 20
+"""Bytes at the beginning of a growing file that are not read again."""
+
 
 class UpdateLog:
     """Appends updates; the file is made with the first.
@@ -107,7 +110,9 @@ class GrowingUpdates:
             return []
         whole, newline, begun = content.rpartition(b"\n")
         known = [*known, *_updates_in(whole)]
-        self._read[task] = (position + len(whole) + len(newline), known)
+        end = position + len(whole) + len(newline)
+        if end <= MOST_REMEMBERED:
+            self._read[task] = (end, known)
         return [*known, *_updates_in(begun)]
 
 

@@ -13,7 +13,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from tensortap.analyze.checks import data, loss, signal, updates
-from tensortap.analyze.checks.evidence import Evidence, RunsNotRead, evidence_of, evidence_of_updates
+from tensortap.analyze.checks.evidence import (
+    ENOUGH_TENSORS,
+    Evidence,
+    RunsNotRead,
+    evidence_of,
+    evidence_of_updates,
+)
 from tensortap.analyze.checks.finding import CheckFinding
 from tensortap.analyze.checks.rule import Rule
 
@@ -88,6 +94,7 @@ def check_session(
     cache: MutableMapping[str, RunFacts] | None = None,
     account: Account | None = None,
     pause: Callable[[], None] = lambda: None,
+    enough_tensors: int = ENOUGH_TENSORS,
     so_far: GrowingUpdates | None = None,
 ) -> list[CheckFinding]:
     """What is silently wrong in the program of a session, the most telling first.
@@ -100,9 +107,10 @@ def check_session(
         account: told what there was to look at.
         pause: called before each run that is read and each rule that is asked; it may give up by an error.
         so_far: the updates of the session, if some have been read before.
+        enough_tensors: no more runs are read once they have so many.
     """
     found: dict[str, CheckFinding] = {}
-    for evidence in evidence_of(session, cache, pause, so_far):
+    for evidence in evidence_of(session, cache, pause, enough_tensors, so_far):
         if task is None or task == evidence.task:
             for finding in check(evidence, account, pause):
                 found.setdefault(finding.key, replace(finding, rank=evidence.task))

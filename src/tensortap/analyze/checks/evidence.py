@@ -17,7 +17,7 @@ from tensortap.store.updates import GrowingUpdates, tasks_with_updates
 if TYPE_CHECKING:
     from tensortap.reader import SessionDir
 
-__all__ = ["Evidence", "RunsNotRead", "evidence_of", "evidence_of_updates"]
+__all__ = ["ENOUGH_BESIDE", "ENOUGH_TENSORS", "Evidence", "RunsNotRead", "evidence_of", "evidence_of_updates"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,9 @@ MOST_RUNS = 24
 ENOUGH_TENSORS, FEW_RUNS = 30_000, 3
 """Of large runs fewer are looked at: no more once they have so many tensors, but so many runs in any case. A program
 that repeats itself shows nothing new in the others, and each takes seconds."""
+
+ENOUGH_BESIDE = 6_000
+"""The same for a look beside a program, which takes time from it; a whole one follows when it has ended."""
 
 
 _GRAPHS: weakref.WeakValueDictionary[Any, Mapping[str, Node]] = weakref.WeakValueDictionary()
@@ -128,6 +131,7 @@ def evidence_of(
     session: SessionDir,
     cache: MutableMapping[str, RunFacts] | None = None,
     pause: Callable[[], None] = lambda: None,
+    enough_tensors: int = ENOUGH_TENSORS,
     updates: GrowingUpdates | None = None,
 ) -> Iterator[Evidence]:
     """The evidence of each task of a session.
@@ -137,6 +141,7 @@ def evidence_of(
         cache: runs that have been read before, which stay as they are.
         pause: called before each run that is read.
         updates: those of the session, if some have been read before.
+        enough_tensors: no more runs are looked at once they have so many, but a few in any case.
     """
     known = {} if cache is None else cache
     of_task: dict[int, list[RunFacts]] = {}
@@ -146,7 +151,7 @@ def evidence_of(
     tasks = tasks_with_updates(updates.root)
     looked_at, tensors = 0, 0
     for run in _from_both_ends(chosen):
-        if looked_at >= FEW_RUNS * max(len(tasks), 1) and tensors >= ENOUGH_TENSORS * max(len(tasks), 1):
+        if looked_at >= FEW_RUNS * max(len(tasks), 1) and tensors >= enough_tensors * max(len(tasks), 1):
             break
         facts = known.get(run.name)
         if facts is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.checks import CheckFinding, check_session, check_updates
+from tensortap.analyze.checks.evidence import ENOUGH_BESIDE, ENOUGH_TENSORS
 from tensortap.errors import TensortapError
 from tensortap.reader import SessionDir
 from tensortap.store.updates import GrowingUpdates
@@ -21,7 +22,7 @@ __all__ = ["LiveChecks"]
 
 log = logging.getLogger("tensortap.checks")
 
-SHARE = 0.05
+SHARE = 0.03
 """Of the time that passes, how much of it a session may be read for beside a program. Updates are read at once, unless
 there is so much to them that it took more than a moment before."""
 
@@ -85,10 +86,17 @@ class LiveChecks:
                 log.warning("The program could not be checked for what is silently wrong.", exc_info=True)
             return None
 
-    def _look(self, pause: Callable[[], None] = lambda: None) -> list[CheckFinding]:
+    def _look(
+        self, pause: Callable[[], None] = lambda: None, enough_tensors: int = ENOUGH_TENSORS
+    ) -> list[CheckFinding]:
         session = SessionDir(self._root)
         findings = check_session(
-            session, accept=self._accept, cache=self._runs, pause=pause, so_far=self._updates
+            session,
+            accept=self._accept,
+            cache=self._runs,
+            pause=pause,
+            enough_tensors=enough_tensors,
+            so_far=self._updates,
         )
         self._tell_new(findings)
         return findings
@@ -109,7 +117,7 @@ class LiveChecks:
             return None
         began = time.thread_time()
         try:
-            return self._look(self._give_up_at_the_end)
+            return self._look(self._give_up_at_the_end, ENOUGH_BESIDE)
         finally:
             self._rests_until = time.monotonic() + (time.thread_time() - began) / SHARE
 
