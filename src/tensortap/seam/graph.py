@@ -264,12 +264,15 @@ class Graph:
 
     def _recorded(self, nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
         """How this graph knows nodes that were recorded lately, these very objects; None for others."""
-        if self.version == self._last_version:
-            for recorded, settled in self._last_recorded:
-                if recorded is nodes or (
-                    len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes))
-                ):
-                    return settled
+        if self.version != self._last_version:
+            return None
+        for recorded, settled in self._last_recorded:
+            if recorded is nodes:
+                return settled
+        for place, (recorded, settled) in enumerate(self._last_recorded):
+            if len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes)):
+                self._last_recorded[place] = (nodes, settled)  # which will come again
+                return settled
         return None
 
     def _settle(self, node: Node, known: Node | None) -> tuple[Node, bool]:
