@@ -353,11 +353,7 @@ class Graph:
         merged = merge(known, new)
         if merged == known:
             merged = known
-        self._merges[id(known), id(new)] = (
-            known,
-            new,
-            merged,
-        )  # whose identities stand for them while they are here
+        self._merges[id(known), id(new)] = (known, new, merged)  # held, as their identities stand for them
         return merged
 
     def forget(self) -> None:
