@@ -57,7 +57,9 @@ class Nodes:
         self._has_forward_stack = False  # the last node that was built
         self._kinds: list[Node] = []  # one of each
         self._kind_has_forward_stack: list[bool] = []
-        self._varied: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}  # by identity, before and since
+        self._varied: dict[
+            int, tuple[Mapping[str, Any], Mapping[str, Any]]
+        ] = {}  # by identity, before and since
         self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self._observation: Observation | None = None
         self._failed: tuple[Node, CodeType, int] | None = None
