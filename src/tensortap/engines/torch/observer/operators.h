@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "arguments.h"
 #include "decoder.h"
 #include "values.h"
 
@@ -39,11 +40,11 @@ struct Operator {
   bool last_descends = false;
 
   // Whether a call with these arguments writes to those that it may write to.
-  bool writes(c10::ArrayRef<const c10::IValue> arguments) const {
+  bool writes(Arguments arguments) const {
     if (written.empty()) return false;
     if (training_argument < 0) return true;
     const size_t place = size_t(training_argument);
-    return place < arguments.size() && arguments[place].isBool() && arguments[place].toBool();
+    return place < arguments.size() && arguments[place].kind == Argument::kBoolean && arguments[place].boolean;
   }
 };
 
@@ -59,6 +60,13 @@ class Operators {
     if (!is_operator_name(name)) return nullptr;
     const auto full_name = fn.operator_name();
     return of(name, full_name.has_value() ? full_name->overload_name : "");
+  }
+
+  // Of one that has a number of its own, see typed_kernels.h.
+  Operator* of(const c10::OperatorHandle& handle, size_t number) {
+    if (number < numbered_.size() && numbered_[number] != nullptr) return numbered_[number];
+    if (number >= numbered_.size()) numbered_.resize(number + 1);
+    return numbered_[number] = of(handle);
   }
 
   Operator* of(const c10::OperatorHandle& handle) {
@@ -129,6 +137,7 @@ class Operators {
   const Decoder& decoder_;
   std::unordered_map<std::string, std::unique_ptr<Operator>> operators_;
   ska::flat_hash_map<const char*, Operator*> built_in_;  // by the address of their names
+  std::vector<Operator*> numbered_;
 };
 
 }  // namespace tensortap
