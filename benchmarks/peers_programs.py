@@ -8,9 +8,9 @@ cannot be used on a program has its reason there instead.
 
 The tools do not do the same: `tensortap run` looks at every element of every tensor of a step for NaN and infinities,
 and keeps that for hundreds of runs; anomaly detection looks for NaN in gradients; DebugMode keeps a log of operations
-with shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory; msprobe
-writes statistics of what calls of PyTorch's functions get and return, a file for each step. The last two have to be
-installed (`pip install --no-deps torchlens==2.36.1 graphviz`, `pip install mindstudio-probe==26.2.0`).
+with shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory; and
+msprobe writes statistics of what calls of PyTorch's functions get and return. The last two have to be installed
+(`pip install --no-deps torchlens==2.36.1 graphviz`, `pip install mindstudio-probe==26.2.0`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -30,12 +31,13 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from program_zoo import PROGRAMS, STEPS, Step, serve
+from program_zoo import PROGRAMS, Step, serve
 from programs import Program, quartiles, started
 from torch import Tensor, nn
 
 CHOSEN = ("mlp", "words", "unet")
 BLOCK_SECS = 0.5
+SETTLES_SECS = 4.0
 
 
 def plain(step: Step) -> Step:
@@ -93,6 +95,7 @@ def torchlens(step: Step) -> Step:
 
 
 def msprobe(step: Step) -> Step:
+    os.environ["MSPROBE_LOG_LEVEL"] = "3"  # errors: it says several lines a step
     from msprobe.pytorch import PrecisionDebugger
 
     folder = Path(tempfile.mkdtemp())
@@ -127,10 +130,10 @@ def reason_against(tool: str, name: str) -> str:
     return ""
 
 
-def block_of(program: Program, warm_up: int) -> int:
+def block_of(program: Program) -> int:
     """Let a program settle, for some seconds; how many of its steps make a block."""
     median = statistics.median(program.run(3)["walls"])
-    median = statistics.median(program.run(max(3, min(warm_up, int(SETTLES_SECS[0] / median))))["walls"])
+    median = statistics.median(program.run(max(3, int(SETTLES_SECS / median)))["walls"])
     return max(3, min(300, int(BLOCK_SECS / median)))
 
 
@@ -146,11 +149,11 @@ def measured(name: str, rounds: int) -> dict[str, list[float] | str]:
                 script_name = name if tool == "tensortap" else f"{name}:{tool}"
                 script = {} if tool == "tensortap" else {"script": __file__}
                 running[tool] = stack.enter_context(started(script_name, watch, **script))
-        block = block_of(plain, warm_up)
+        block = block_of(plain)
         blocks: dict[str, int] = {}
         for tool, program in running.items():
             try:
-                blocks[tool] = block_of(program, warm_up)
+                blocks[tool] = block_of(program)
                 found[tool] = []
             except SystemExit:
                 found[tool] = "fails"
