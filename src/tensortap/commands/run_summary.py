@@ -102,7 +102,9 @@ def summary_page(
         commands.append(["ranks", where])
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
-    page.field("kept", f"{count(report.runs, 'run')}, {size_text(session_size(report.directory))}, in {root}")
+    fewer = ", fewer than of a smaller program" if watch.samples.left_out else ""
+    kept = f"{count(report.runs, 'run')}{fewer}, {size_text(session_size(report.directory))}, in {root}"
+    page.field("kept", kept)
     for hook in watch.hooks:
         for outcome in getattr(hook, "outcomes", list)():
             page.field("stream", outcome)

@@ -26,7 +26,6 @@ from tensortap.engines.torch.follow.backward_steps import BackwardSteps
 from tensortap.engines.torch.follow.copies import sums
 from tensortap.engines.torch.follow.data_loading import FETCHES_DATA, is_loading_data
 from tensortap.engines.torch.follow.entrances import Entrances
-from tensortap.engines.torch.follow.forked import world_size
 from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.modes import Modes
@@ -224,7 +223,7 @@ class Follower:
             self._hooks.catch_up(self._present)
             if not self._present.calls:  # it does without modules, and a step of it is that long
                 limits.outside = min(4 * limits.outside, MOST_NODES)
-        ends = self._present.ends_with_step(id(optimizer), map(id, self._optimizers))
+        ends = self._present.ends_with_step(id(optimizer), self._optimizers.by_identity)
         # Within the backward pass (an optimizer per parameter) the run goes on until a model is called.
         if ends and torch._C._current_autograd_node() is None:
             self._look_at_copies()
@@ -233,7 +232,7 @@ class Follower:
     def _look_at_copies(self) -> None:
         """Take checksums of what other ranks have, too, before the next step changes it."""
         checks, step = self._watch.copies, self._watch.seen.steps
-        if checks is None or world_size() < 2:
+        if checks is None or devices.world_size() < 2:
             return
         if self._runs.own_secs:
             checks.worked(self._runs.own_secs)
@@ -243,7 +242,7 @@ class Follower:
             checks.take(
                 step,
                 devices.rank(),
-                world_size(),
+                devices.world_size(),
                 torch.initial_seed(),
                 lambda: sums(self._models.program),
             )

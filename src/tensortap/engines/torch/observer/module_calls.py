@@ -109,6 +109,7 @@ class OutermostCalls(ctypes.Structure):
     enter: Callable[..., None]
     leave: Callable[..., None]
     _itself: tuple[Any, ...]
+    _library: Any
 
     @classmethod
     def told_to(
@@ -123,6 +124,7 @@ class OutermostCalls(ctypes.Structure):
         """
         memory = bytearray(ctypes.sizeof(cls))
         calls = cls.from_buffer(memory)
+        calls._library = library()
         calls._itself = (memory, on_enter, on_leave, library().tt_root_calls(facts))
         calls.enter, calls.leave = library().tt_outermost_calls(calls._itself)
         _all.append(weakref.ref(calls, _all.remove))
@@ -130,21 +132,21 @@ class OutermostCalls(ctypes.Structure):
 
     def begin_run(self, suspected: int) -> None:
         """A run begins, whose calls may be noted until one is to be told."""
-        library().tt_begin_root_calls(self._itself, suspected)
+        self._library.tt_begin_root_calls(self._itself, suspected)
 
     def take(self) -> tuple[tuple[int, ...], int, bool, tuple[int, ...]] | None:
         """What was noted since this was asked last, for `PresentRun.note_calls`; None if nothing was."""
         noted: tuple[tuple[int, ...], int, bool, tuple[int, ...]] | None
-        noted = library().tt_take_root_calls(self._itself)
+        noted = self._library.tt_take_root_calls(self._itself)
         return noted
 
     def passed(self, module: nn.Module) -> int:
         """How many calls of a model that train nothing were noted since this was asked last."""
-        return int(library().tt_passed_root_calls(self._itself, module))
+        return int(self._library.tt_passed_root_calls(self._itself, module))
 
     def expect(self, module: nn.Module, unlooked: int) -> None:
         """Note calls of a model that was called in this run; so many of those that train nothing, until one is told."""
-        library().tt_expect_root_call(self._itself, module, weakref.ref(module), unlooked)
+        self._library.tt_expect_root_call(self._itself, module, weakref.ref(module), unlooked)
 
 
 _all: list[weakref.ref[OutermostCalls]] = []
