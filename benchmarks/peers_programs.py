@@ -8,29 +8,36 @@ cannot be used on a program has its reason there instead.
 
 The tools do not do the same: `tensortap run` looks at every element of every tensor of a step for NaN and infinities,
 and keeps that for hundreds of runs; anomaly detection looks for NaN in gradients; DebugMode keeps a log of operations
-with shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory.
-TorchLens has to be installed (`pip install --no-deps torchlens==2.36.1 graphviz`).
+with shapes, or with an L1 norm of every tensor; TorchLens keeps all outputs of a model's forward pass in memory; and
+msprobe writes statistics of what calls of PyTorch's functions get and return. The last two have to be installed
+(`pip install --no-deps torchlens==2.36.1 graphviz`, `pip install mindstudio-probe==26.2.0`).
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import json
+import os
+import shutil
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import torch
-from program_zoo import PROGRAMS, STEPS, Step, serve
+from program_zoo import PROGRAMS, Step, serve
 from programs import Program, quartiles, started
 from torch import Tensor, nn
 
-CHOSEN = ("mlp", "trainer", "gcn")
+CHOSEN = ("mlp", "words", "unet")
 BLOCK_SECS = 0.5
-WARM_UP = 0.1
+SETTLES_SECS = 4.0
 
 
 def plain(step: Step) -> Step:
@@ -87,33 +94,52 @@ def torchlens(step: Step) -> Step:
     return step
 
 
+def msprobe(step: Step) -> Step:
+    os.environ["MSPROBE_LOG_LEVEL"] = "3"  # errors: it says several lines a step
+    from msprobe.pytorch import PrecisionDebugger
+
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    choice = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
+    asked = {"task": "statistics", "level": "L1", "dump_path": str(folder), "rank": [], "step": []}
+    config = folder / "config.json"
+    config.write_text(json.dumps({**asked, "statistics": choice}))
+    debugger = PrecisionDebugger(config_path=str(config))
+
+    def dumped() -> None:
+        debugger.start()
+        step()
+        debugger.stop()
+        debugger.step()
+
+    return dumped
+
+
 TOOLS: dict[str, Callable[[Step], Step]] = {
-    each.__name__: each for each in (plain, anomaly, debugmode, debugmode_hashes, torchlens)
+    each.__name__: each for each in (plain, anomaly, debugmode, debugmode_hashes, torchlens, msprobe)
 }
-ROWS = ("tensortap", "anomaly", "debugmode", "debugmode_hashes", "torchlens")
+ROWS = ("tensortap", "anomaly", "debugmode", "debugmode_hashes", "torchlens", "msprobe")
 
 
 def reason_against(tool: str, name: str) -> str:
     """Why a tool cannot be used on a program; nothing if it can."""
-    if tool == "torchlens":
-        if find_spec("torchlens") is None:
-            return "not installed"
-        if name == "trainer":
-            return "traces models that return tensors"
+    if tool in ("torchlens", "msprobe") and find_spec(tool) is None:
+        return "not installed"
+    if tool == "torchlens" and name == "trainer":
+        return "traces models that return tensors"
     return ""
 
 
-def block_of(program: Program, warm_up: int) -> int:
-    """Let a program settle; how many of its steps make a block."""
+def block_of(program: Program) -> int:
+    """Let a program settle, for some seconds; how many of its steps make a block."""
     median = statistics.median(program.run(3)["walls"])
-    median = statistics.median(program.run(max(3, min(warm_up, int(2 / median))))["walls"])
+    median = statistics.median(program.run(max(3, int(SETTLES_SECS / median)))["walls"])
     return max(3, min(300, int(BLOCK_SECS / median)))
 
 
 def measured(name: str, rounds: int) -> dict[str, list[float] | str]:
     """Ratios of each tool's blocks to those without a tool, round by round."""
     found: dict[str, list[float] | str] = {tool: reason_against(tool, name) for tool in ROWS}
-    warm_up = max(3, int(STEPS[name] * WARM_UP))
     with ExitStack() as stack:
         plain = stack.enter_context(started(f"{name}:plain", None, __file__))
         running: dict[str, Program] = {}
@@ -123,11 +149,11 @@ def measured(name: str, rounds: int) -> dict[str, list[float] | str]:
                 script_name = name if tool == "tensortap" else f"{name}:{tool}"
                 script = {} if tool == "tensortap" else {"script": __file__}
                 running[tool] = stack.enter_context(started(script_name, watch, **script))
-        block = block_of(plain, warm_up)
+        block = block_of(plain)
         blocks: dict[str, int] = {}
         for tool, program in running.items():
             try:
-                blocks[tool] = block_of(program, warm_up)
+                blocks[tool] = block_of(program)
                 found[tool] = []
             except SystemExit:
                 found[tool] = "fails"

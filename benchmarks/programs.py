@@ -5,9 +5,14 @@
 A program runs in two processes at once, started by `python` and by `tensortap run`, which take turns: while one
 executes a block of steps, the other waits. So the plain one is not touched by us in any way, and both see the same
 moods of the machine. A round is a block of each; the ratio of a round is that of the times of its blocks. The table
-gives the median of the rounds and their quartiles, after as many steps as a program takes to settle. `cpu` is the
-processor time of all threads, those that write records included, which the time of a step does not show on a machine
-with an idle core; `thread` that of the thread that trains, which a busy machine disturbs least.
+gives the median of the rounds and their quartiles. `cpu` is the processor time of all threads, those that write records
+included, which the time of a step does not show on a machine with an idle core; `thread` that of the thread that
+trains, which a busy machine disturbs least.
+
+Before the first round both execute blocks until the watched one has settled: for some seconds at least, and until its
+blocks do not get cheaper any more. `settled after` says how many seconds of the watched program that were, and `extra`
+how much more processor time it took in them than if it had been settled from its first step: learning the program,
+writing the first runs, looking at them.
 
 `--floor` adds two more processes, in which PyTorch tells an observer that does nothing of every operator (`floors.py`):
 what a program costs above `kernel` is ours, and no observer by RecordFunction could cost less than `recording`.
@@ -37,8 +42,14 @@ from program_zoo import PROGRAMS, RANKS, STEPS
 
 ZOO = str(Path(__file__).with_name("program_zoo.py"))
 BLOCK_SECS = 1.0
-WARM_UP = 0.2
-"""Of the steps of a program, how many are executed before the first round."""
+FIRST = 0.1
+"""Of the steps of a program, how many are executed before anything is compared; they say how long one takes."""
+
+SETTLES_SECS = 5.0, 30.0
+"""How long a program is watched before the first round, at least and at most."""
+
+CHEAPER = 0.98
+"""A block that takes less than this of the cheapest before it shows that the program has not settled yet."""
 
 
 @dataclass
@@ -114,7 +125,6 @@ def started(
 
 def settled(name: str, rounds: int, watch: Sequence[str], floor: bool) -> dict[str, Any]:
     """Ratios of watched to plain steps, round by round, and of steps that are observed for nothing."""
-    warm_up = max(3, int(STEPS[name] * WARM_UP))
     with ExitStack() as running:
         programs = {
             "plain": running.enter_context(started(name, None)),
@@ -122,11 +132,7 @@ def settled(name: str, rounds: int, watch: Sequence[str], floor: bool) -> dict[s
         }
         for way in WAYS if floor else ():
             programs[way] = running.enter_context(started(name, None, arguments=["--floor", way]))
-        first = programs["plain"].run(warm_up)["walls"]
-        for kind, program in programs.items():
-            if kind != "plain":
-                program.run(warm_up)
-        block = max(3, min(1000, int(BLOCK_SECS / statistics.median(first))))
+        block, before = settle(name, programs)
         ms: dict[str, list[float]] = {kind: [] for kind in programs}
         cpu: dict[str, list[float]] = {kind: [] for kind in programs}
         thread: dict[str, list[float]] = {kind: [] for kind in programs}
@@ -148,7 +154,32 @@ def settled(name: str, rounds: int, watch: Sequence[str], floor: bool) -> dict[s
             found[f"{kind} {clock}"] = statistics.median(
                 mine / theirs for mine, theirs in zip(times[kind], times["plain"], strict=True)
             )
+    found["settled after"] = before["watched"]
+    found["extra"] = before["watched cpu"] - found["watched cpu"] * before["plain cpu"]
     return found
+
+
+def settle(name: str, programs: dict[str, Program]) -> tuple[int, dict[str, float]]:
+    """Execute steps until the watched program has settled; how many make a block, and what each took."""
+    first = {kind: each.run(max(3, int(STEPS[name] * FIRST))) for kind, each in programs.items()}
+    block = max(3, min(1000, int(BLOCK_SECS / statistics.median(first["plain"]["walls"]))))
+    took = {kind: 0.0 for each in programs for kind in (each, f"{each} cpu")}
+    _add(took, first)
+    cheapest, least, most = float("inf"), *SETTLES_SECS
+    while took["watched"] < most:
+        told = {kind: each.run(block) for kind, each in programs.items()}
+        _add(took, told)
+        is_cheaper = told["watched"]["cpu"] < CHEAPER * cheapest
+        cheapest = min(cheapest, told["watched"]["cpu"])
+        if took["watched"] >= least and not is_cheaper:
+            break
+    return block, took
+
+
+def _add(took: dict[str, float], told: dict[str, dict[str, Any]]) -> None:
+    for kind, each in told.items():
+        took[kind] += sum(each["walls"])
+        took[f"{kind} cpu"] += each["cpu"]
 
 
 def whole(name: str, rounds: int, watch: Sequence[str]) -> dict[str, Any]:
@@ -192,7 +223,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     watch = options.options.split()
-    columns = "program     plain, ms  watched, ms  ratio    quartiles    cpu thread"
+    columns = (
+        "program     plain, ms  watched, ms  ratio    quartiles    cpu thread  settled after, s  extra, s"
+    )
     columns += "".join(f"  {way}, thread" for way in WAYS) if options.floor else ""
     print(columns + ("   whole, s  watched, s  ratio      MB" if options.whole else ""))
     for name in options.programs or PROGRAMS:
@@ -200,6 +233,7 @@ def main() -> None:
         low, high = found["quartiles"]
         line = f"{name:10} {found['plain']:10.2f} {found['watched']:12.2f} {found['ratio']:6.2f}"
         line += f"    {low:.2f}–{high:.2f} {found['watched cpu']:6.2f} {found['watched thread']:6.2f}"
+        line += f" {found['settled after']:17.1f} {found['extra']:9.1f}"
         if options.floor:
             line += "".join(f"  {found[f'{way} thread']:{len(way) + 8}.2f}" for way in WAYS)
         if options.whole:

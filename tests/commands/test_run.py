@@ -134,6 +134,19 @@ if __name__ == "__main__":
     assert_same(*both("pool.py"))
 
 
+def test_what_is_no_python_is_executed_as_the_shell_would_and_what_it_starts_is_watched(folder):
+    folder(
+        "train.py",
+        "import torch\nw = torch.zeros(2, requires_grad=True)\nfor _ in range(3): (w / w).sum().backward()  # bad",
+    )
+    script = folder("train.sh", f"#!/bin/sh\necho $1\n{sys.executable} train.py\nexit 7\n")
+    script.chmod(0o755)
+    done = ended([*TENSORTAP, "run", "-o", "dumps", "./train.sh", "begins"])
+    assert (done.returncode, done.stdout) == (7, "begins\n")
+    assert "NaN at step 0" in done.stderr
+    assert "train.py:3" in done.stderr
+
+
 def test_a_program_without_pytorch_leaves_nothing_behind(folder):
     done = ended([*TENSORTAP, "run", "-c", "print('output')"])
     assert done.stdout == "output\n"

@@ -136,6 +136,7 @@ def test_a_slow_server_gets_everything_and_one_that_has_gone_is_reported(tmp_pat
         seen, arrived, dropped, _ = numbers(said)
         assert 0 < arrived < seen
         assert arrived + dropped == seen  # every record is in exactly one of these
+        assert len(re.findall("runs for the debug +server", " ".join(said.split()))) == 1
         _, said = patiently.communicate(timeout=patient(60))
         seen, arrived, dropped, _ = numbers(said)
         assert (arrived, dropped, seen) == (seen, 0, server.statistics.counts()["records"])

@@ -47,8 +47,35 @@ def test_states(facts, status, state):
     assert found.sentence
 
 
+COLLECTIVE = "torch.distributed.distributed_c10d.all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        # One is busy with something else, and one was killed.
+        ([(4, COLLECTIVE), (4, "time.sleep")], "Rank 1 has not arrived where rank 0 waits: run 4, executing"),
+        ([(4, COLLECTIVE), None, (4, COLLECTIVE)], "Rank 1 has not arrived where ranks 0 and 2 wait: run 4,"),
+        # All wait, but one is a run behind.
+        ([(4, COLLECTIVE), (5, COLLECTIVE)], "Rank 0 has not arrived where rank 1 waits: run 5"),
+        ([(4, COLLECTIVE), (4, COLLECTIVE)], ""),
+        ([(4, ""), (4, "")], ""),
+    ],
+)
+def test_of_ranks_that_stand_still_those_are_named_that_others_wait_for(ranks, told):
+    facts = [
+        replace(ALIVE, rank=rank, world=len(ranks), since=900, machine="another", run=each[0], call=each[1])
+        if each
+        else replace(ALIVE, rank=rank, world=len(ranks))
+        for rank, each in enumerate(ranks)
+    ]
+    found = coverage_of(facts, now=1001, status=lambda pid: None)
+    assert found.absent_sentence.startswith(told)
+    assert bool(found.absent_sentence) == bool(told)
+
+
 def test_a_rank_that_was_started_again_is_what_it_became():
-    first = replace(ALIVE, rank=1)
+    first = replace(ALIVE, rank=1, seen_runs=5)
     again = replace(ALIVE, rank=1, restart=1, state="ended")
     found = coverage_of(
         [again, first, replace(ALIVE, state="ended", world=3)], now=1001, status=lambda pid: None
@@ -56,6 +83,9 @@ def test_a_rank_that_was_started_again_is_what_it_became():
     assert [each.state for each in found.ranks] == ["ended", "ended"]
     assert found.missing == (2,)
     assert found.sentences == ("Rank 2 of 3 was not watched here.",)
+    (before,) = found.restarts
+    assert before.startswith("Rank 1 was started again: its attempt 1 did not finish")
+    assert before.endswith("it was at run 4.")
 
 
 def test_the_one_that_stood_still_first_is_named_first():

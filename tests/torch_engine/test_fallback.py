@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensortap as tt
+from tensortap.engines.torch.observer.build import SOURCE
 
 KEY = "TESTING_ONLY_GenericMode"
 
@@ -141,3 +144,43 @@ def test_a_child_that_is_forked_inside_of_a_run_computes_as_usual():
 
     session = tt.torch.Session(step, interceptor="native")
     assert ops_of(session).count("aten::add") == 1
+
+
+def test_operators_with_kernels_of_their_own_have_them():
+    """Which says that this PyTorch has them, with the signatures that are written down."""
+    tt.torch.Session(lambda: torch.ones(2) + 1, interceptor="native").run(None)
+    written = Path(SOURCE).with_name("typed_kernels.h").read_text().split("void add_typed_kernels")[1]
+    names = re.findall(r'"(\w+(?:\.\w+)?)"', written.split("Whether ops can be seen this way")[0])
+    assert len(names) > 100
+    missing = [
+        name for name in names if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", KEY)
+    ]
+    assert not missing
+
+
+def test_arguments_are_told_however_an_operator_is_called():
+    x = torch.arange(24.0).reshape(2, 3, 4)
+
+    def step():
+        values = [
+            x.sum([0, 2], True), torch.ops.aten.sum.dim_IntList(x, [0, 2], True),
+            x.add(2, alpha=3), torch.ops.aten.add.Tensor(x, 2, alpha=3),
+            x.clamp(max=5), torch.ops.aten.clamp(x, None, 5),
+            x[:, 1:], torch.ops.aten.slice(x, 1, 1, None),
+            x * 2j, torch.ops.aten.mul.Tensor(x, 2j),
+            *x.split(2, -1), *torch.ops.aten.split.Tensor(x, 2, -1),
+        ]  # fmt: skip
+        return torch.stack([each.abs().sum() for each in values])
+
+    metadata = tt.RunMetadata()
+    session = tt.torch.Session(step, interceptor="native")
+    session.run(None, options=tt.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    told = {
+        node.name: {key: value for key, value in node.attributes.items() if not key.startswith("_")}
+        for node in metadata.nodes
+    }
+    assert not session.faults
+    for name in ("add", "clamp", "split", "sum"):
+        assert told[name] == told[f"{name}_1"], name
+    assert told["sum"] == {"overload": "dim_IntList", "dim": [0, 2], "keepdim": True}
+    assert told["clamp"] == {"min": None, "max": 5}

@@ -15,7 +15,8 @@ from torch import nn
 
 from tensortap.analyze.session import search_session
 from tensortap.engines.observe.limits import Limits
-from tensortap.engines.torch.follow import follow
+from tensortap.engines.torch.follow import Follower, follow
+from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.launch.watch import ScriptOptions, ScriptWatch
 from tensortap.reader import SessionDir
 from tensortap.store.description import read_description
@@ -50,7 +51,7 @@ def followed(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "tensortap.engines.torch.compiled", raising=False)
 
     def call(program, **options):
-        root = tmp_path / "dumps"
+        root = tmp_path / options.pop("root", "dumps")
         watched = WatchOptions(["DebugNumericSummary", *options.pop("more_ops", [])])
         watch = ScriptWatch(ScriptOptions(root, watched, **{"keep": "all", **options}))
         follower = follow(watch)
@@ -668,3 +669,73 @@ def gloo(tmp_path):
     yield
     torch.use_deterministic_algorithms(False)
     torch.distributed.destroy_process_group()
+
+
+class Fragile(nn.Module):
+    """Calls itself, and raises now and then."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x, times=2):
+        if times < 0:
+            raise ValueError("too few")
+        return self(self.inner(x), times - 1) if times else self.inner(x)
+
+
+def rollouts_and_updates():
+    torch.manual_seed(0)
+    actor, critic, fragile = nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 1), nn.Dropout()), Fragile()
+    x = torch.randn(2, 3)
+    actor(x)  # there is no optimizer yet
+    optimizer = torch.optim.SGD([*actor.parameters(), *critic.parameters()], lr=0.1)
+    for epoch in range(3):
+        critic.train(epoch == 1)
+        with torch.no_grad():
+            for _ in range(25):
+                actor(x), critic(x)
+        for index in range(3):
+            actor(x).sum()  # with gradients, and in vain
+            with pytest.raises(ValueError, match="too few"):
+                fragile(x, times=-1)
+            with torch.no_grad():
+                fragile(x)
+            loss = actor(x).square().mean() + critic(x).square().mean()
+            loss.backward()
+            if index:
+                optimizer.step()
+        critic = nn.Sequential(nn.Linear(3, 1), nn.Dropout())  # perhaps where the other one was
+    del optimizer
+    with torch.no_grad():
+        actor(x), actor(x)
+
+
+def told_of(followed):
+    return [
+        (step, list(run.nodes()), facts.trains, facts.modes, len(facts.calls))
+        for step, run in zip(followed.steps, followed.runs, strict=True)
+        for facts in [run.source.circumstances]
+    ]
+
+
+def test_calls_that_are_only_noted_make_the_same_runs_as_calls_that_are_heard_of(
+    followed, monkeypatch, interceptor
+):
+    heard = []
+    on_model = Follower.on_model
+
+    def hear(follower, module, args):
+        heard.append(module)
+        on_model(follower, module, args)
+
+    monkeypatch.setattr(Follower, "on_model", hear)
+    noted = told_of(followed(rollouts_and_updates))
+    heard_of_noted = len(heard)
+    monkeypatch.setattr(ModuleHooks, "notes_calls", False)
+    each_heard = told_of(followed(rollouts_and_updates, root="each heard"))
+    assert noted == each_heard
+    assert any(calls for *_, calls in noted)
+    assert len(heard) - heard_of_noted > 190
+    if interceptor == "native":  # the first ones are looked at, and those that may end a run
+        assert heard_of_noted < 150

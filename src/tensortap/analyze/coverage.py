@@ -72,6 +72,11 @@ class RankState:
         return self.state in ("running", "hangs", "silent", "stopped")
 
     @property
+    def waits(self) -> bool:
+        """Whether it is where ranks wait for each other: in a collective, or in a backward pass, which has some."""
+        return self.call.startswith("torch.distributed.") or self.call.endswith("._engine_run_backward")
+
+    @property
     def place(self) -> str:
         """Where it stands, in words."""
         parts = []
@@ -167,6 +172,7 @@ class Coverage:
         trained: how many of them are known to have trained, or to have called a model.
         children: some of them, as numbers of processes.
         guarded: of each rank that did not watch all of its runs, because of a budget of time.
+        earlier: what became of ranks before their launcher started them again.
 
     >>> Coverage().is_complete
     True
@@ -180,6 +186,7 @@ class Coverage:
     trained: int = 0
     children: tuple[int, ...] = ()
     guarded: tuple[Guarded, ...] = ()
+    earlier: tuple[RankState, ...] = ()
 
     @property
     def unseen_bad(self) -> Guarded | None:
@@ -213,7 +220,12 @@ class Coverage:
         return tuple(
             sorted(
                 (each for each in self.ranks if each.is_trouble),
-                key=lambda each: (each.state == "failed", each.seen - each.still_secs, each.rank),
+                key=lambda each: (
+                    each.state == "failed",
+                    each.lives and each.waits,
+                    each.seen - each.still_secs,
+                    each.rank,
+                ),
             )
         )
 
@@ -250,9 +262,31 @@ class Coverage:
         )
 
     @property
+    def absent_sentence(self) -> str:
+        """Which ranks others wait for, if ranks stand still; empty if that is not known."""
+        still = [each for each in self.troubled if each.lives]
+        waiting = [each for each in still if each.waits]
+        absent = [each for each in self.troubled if each.state != "failed" and each not in waiting]
+        if not absent and waiting:  # all wait, but not for the same
+            first = min(each.run for each in waiting)
+            absent = [each for each in waiting if each.run == first]
+            waiting = [each for each in waiting if each.run != first]
+        if not absent or not waiting:
+            return ""
+        late = _listed("Rank", [each.rank for each in absent])
+        where = _listed("rank", [each.rank for each in waiting])
+        return (
+            f"{late} {'has' if len(absent) == 1 else 'have'} not arrived where {where} "
+            f"{'waits' if len(waiting) == 1 else 'wait'}: {waiting[0].place}."
+        )
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """All that is not as it should be."""
-        told = [self._named(each) for each in self.troubled[:_SHOWN]]
+        told = [
+            *filter(None, [self.absent_sentence]),
+            *(self._named(each) for each in self.troubled[:_SHOWN]),
+        ]
         if len(self.troubled) > _SHOWN:
             told.append(f"So it is with {len(self.troubled) - _SHOWN} more ranks.")
         return (*told, *filter(None, (self.missing_sentence, self.unwatched_sentence)))
@@ -264,10 +298,21 @@ class Coverage:
         return tuple(map(self._named, still[:_SHOWN]))
 
     @property
+    def restarts(self) -> tuple[str, ...]:
+        """Of ranks that were started again, what became of them before."""
+        told = [
+            f"{task_name(each.rank).capitalize()} was started again: its attempt {each.restart + 1} {each.sentence}."
+            for each in self.earlier[:_SHOWN]
+        ]
+        if len(self.earlier) > _SHOWN:
+            told.append(f"There were {len(self.earlier) - _SHOWN} more attempts.")
+        return tuple(told)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What else is worth a word: what is bad although nobody watched, what may yet go on, what was only guarded."""
         bad = "" if self.unseen_bad is None else self.unseen_bad.sentence
-        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence)))
+        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence, *self.restarts)))
 
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1
@@ -283,6 +328,7 @@ class Coverage:
             "running": [each.rank for each in self.running],
             "not_watched": list(self.missing),
             "unwatched_children": self.unwatched,
+            "earlier_attempts": [each.as_dict() for each in self.earlier],
             "guarded": [{name: getattr(each, name) for name in each.__slots__} for each in self.guarded],
             "text": [*self.sentences, *self.remarks],
         }

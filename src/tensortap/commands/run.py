@@ -52,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tensortap run [options] PROGRAM [ARGUMENT ...]"
     which = parser.add_argument_group("the program")
     which.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="a script, and its arguments"
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM ...",
+        help="a script or command, and its arguments",
     )
     which.add_argument(
         "-m", dest="module_and_arguments", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"

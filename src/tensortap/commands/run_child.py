@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensortap.launch.children import is_launcher, is_watched
 from tensortap.launch.imports import when_imported
 from tensortap.launch.job import Job, terminal
+from tensortap.launch.script import without_our_frames
 
 if TYPE_CHECKING:
     from tensortap.commands.following import Following
@@ -66,7 +67,8 @@ def ends_with(following: Following) -> None:
 
     def fail_and_show(kind: Any, error: Any, traceback: Any) -> None:
         following.fail(error)
-        hook(kind, error, traceback)
+        kept = without_our_frames(traceback)
+        hook(kind, error.with_traceback(kept), kept)
 
     sys.excepthook = fail_and_show
 

@@ -77,7 +77,8 @@ def summary_page(
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
         place = f" on {task_name(found.rank)}" if len(report.ranks) > 1 else ""
         since = "bad since" if "--filter" not in question else "first match at"
-        page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
+        when = f"step {found.step}" if found.step >= 0 else f"run {found.run}"
+        page.field("health", f"{since} {when}{place}: {found.node.name}{line}", "red")
         task = ["--task", str(found.rank)] if found.rank else []
         commands = [["why", where + question], ["ls", where, "--run", str(found.run), *task, "--bad"]]
     if findings:
@@ -92,6 +93,8 @@ def summary_page(
         commands.append(["explain", findings[0].kind])
     for number, sentence in enumerate(report.coverage.sentences):
         page.field("" if number else "unseen", sentence, "yellow")
+    for number, sentence in enumerate(report.coverage.restarts):
+        page.field("" if number else "again", sentence)
     said_of_ranks = _of_ranks(watch.root)
     for number, sentence in enumerate(said_of_ranks):
         page.field("" if number else "ranks", sentence, "red")
@@ -99,7 +102,9 @@ def summary_page(
         commands.append(["ranks", where])
     if any(watch.root.glob("timelines/timeline-*")):
         commands.append(["profile", shlex.quote(os.path.join(root, "timelines"))])
-    page.field("kept", f"{count(report.runs, 'run')}, {size_text(session_size(report.directory))}, in {root}")
+    fewer = ", fewer than of a smaller program" if watch.samples.left_out else ""
+    kept = f"{count(report.runs, 'run')}{fewer}, {size_text(session_size(report.directory))}, in {root}"
+    page.field("kept", kept)
     for hook in watch.hooks:
         for outcome in getattr(hook, "outcomes", list)():
             page.field("stream", outcome)
@@ -123,9 +128,9 @@ def _of_ranks(root: Path) -> list[str]:
 
 
 def trained_in(root: Path) -> list[ProcessFacts]:
-    """The processes of a session that have seen something, the last attempt of each rank."""
-    found = {facts.rank: facts for facts in sorted(read_processes(root)[0], key=lambda each: each.began)}
-    return [facts for _, facts in sorted(found.items()) if facts.seen_runs]
+    """The processes of a session that have seen something, every attempt of each rank."""
+    found = sorted(read_processes(root)[0], key=lambda each: (each.rank, each.began))
+    return [facts for facts in found if facts.seen_runs]
 
 
 def seen_by_all(watch: Any, processes: list[ProcessFacts]) -> dict[str, int]:
@@ -138,10 +143,12 @@ def seen_by_all(watch: Any, processes: list[ProcessFacts]) -> dict[str, int]:
 def _by_whom(processes: list[ProcessFacts]) -> str:
     if len(processes) < 2:
         return ""
-    ranks = sum(is_rank(facts.rank) for facts in processes)
+    ranks = {facts.rank for facts in processes}
     hosts = len({facts.host for facts in processes})
-    who = count(ranks, "rank") if ranks == len(processes) else f"{len(processes)} processes"
-    return f" ({who}" + (f" on {hosts} machines)" if hosts > 1 else ")")
+    who = count(len(ranks), "rank") if all(map(is_rank, ranks)) else f"{len(ranks)} processes"
+    attempts = 1 + max(facts.restart for facts in processes)
+    again = f", {attempts} attempts" if attempts > 1 else ""
+    return f" ({who}{again}" + (f" on {hosts} machines)" if hosts > 1 else ")")
 
 
 def _budget_text(budget: Any) -> str:

@@ -203,10 +203,12 @@ class GrpcDebugHook(SessionRunHook):
             grpc_debug_server_addresses, stream, send_traceback_and_source_code
         )
         self._guarding: Guarding | SharedGuarding | None = None if budget is None else Guarding(budget)
+        self._is_of_process = False
 
     def tell_of(self, presence: Presence) -> None:
-        """Have the servers told what becomes of this process, too."""
+        """Have the servers told what becomes of this process, too, whose end then says what became of the records."""
         presence.listeners.append(self._streamer.send_process)
+        self._is_of_process = True
 
     def guard_with(self, guarding: SharedGuarding) -> None:
         """Take part in a budget of time that several hooks share; before the first run.
@@ -241,17 +243,18 @@ class GrpcDebugHook(SessionRunHook):
         return self._streamer.flush(timeout)
 
     def outcomes(self) -> list[str]:
-        """What became of the records so far, one sentence for each server."""
+        """What became of the records so far, one sentence for each server; or of all, at the end of a process."""
         watched = [] if self._guarding is None else [self._guarding.outcome]
-        return [*self._streamer.outcomes(), *watched]
+        streamed = self._streamer.final_outcomes() if self._is_of_process else self._streamer.outcomes()
+        return [*streamed, *watched]
 
     def end(self, session: Any) -> None:
         """Wait for the records of the session, and say what became of them."""
-        self._streamer.close()
+        self._streamer.close(says_outcome=not self._is_of_process)
 
     def on_error(self, session: Any, error: BaseException) -> None:
         """Wait for the records that led to the error."""
-        self._streamer.close()
+        self._streamer.close(says_outcome=not self._is_of_process)
 
 
 class TensorBoardDebugHook(GrpcDebugHook):

@@ -173,6 +173,10 @@ class Streamer:
         """What became of the records, one sentence for each server."""
         return [str(sender.outcome()) for sender in self.senders()]
 
+    def final_outcomes(self) -> list[str]:
+        """The same when the program is over: what has not arrived by now is given up; nobody says it again."""
+        return [str(sender.final_outcome()) for sender in self.senders()]
+
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the servers have all runs so far; False if the timeout, in seconds, passed first."""
         limit = self._options.flush_secs if timeout is None else timeout
@@ -180,12 +184,12 @@ class Streamer:
         arrived = [sender.flush(max(0.0, deadline - time.monotonic())) for sender in self.senders()]
         return all(arrived)
 
-    def close(self) -> None:
+    def close(self, says_outcome: bool = True) -> None:
         """Wait for the last records, and say what became of them; harmless when called again."""
         deadline = time.monotonic() + self._options.flush_secs
         for sender in self.senders():
             sender.flush_last(max(0.0, deadline - time.monotonic()))
-        for sender in self.senders():
+        for sender in self.senders() if says_outcome else ():
             sender.report()
 
 

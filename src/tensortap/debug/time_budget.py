@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 __all__ = ["TimeBudget"]
 
@@ -53,6 +54,7 @@ class TimeBudget:
 
     Args:
         ratio: time of the program with us over its time without, as in 1.1.
+        beside: tells the seconds that threads of ours have taken since it was asked last; by default they are measured.
 
     Attributes:
         watched: runs that were watched in full.
@@ -63,7 +65,7 @@ class TimeBudget:
     Raises:
         ValueError: a ratio that leaves no time at all.
 
-    >>> budget = TimeBudget(1.1)
+    >>> budget = TimeBudget(1.1, beside=lambda: 0.0)
     >>> for _ in range(2000):
     ...     watched = budget.wants_next()
     ...     budget.ran(watched, seconds=0.003 if watched else 0.001)
@@ -71,7 +73,7 @@ class TimeBudget:
     (True, True)
     """
 
-    def __init__(self, ratio: float) -> None:
+    def __init__(self, ratio: float, beside: Callable[[], float] | None = None) -> None:
         if not 1 < ratio < float("inf"):
             raise ValueError(f"A budget of time is a ratio above 1, as in 1.1; got {ratio!r}.")
         self.ratio = ratio
@@ -93,7 +95,7 @@ class TimeBudget:
         )  # how many more runs before the next is watched; negative while there is not enough time
         self._spent = 0.0
         self._program = 0.0
-        self._beside = _Beside()
+        self._beside = beside or _Beside().new_seconds
 
     @property
     def cost(self) -> float:
@@ -145,7 +147,7 @@ class TimeBudget:
             own_seconds: how long we took in a run that was not watched.
             runs: how many took that long together.
         """
-        beside = self._beside.new_seconds()
+        beside = self._beside()
         self._spent += beside
         self._earned -= beside
         if was_watched:

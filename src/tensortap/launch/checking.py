@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tensortap.launch.polite import REST_SECS, Politely
+from tensortap.launch.polite import LONG_REST_SECS, Politely
 from tensortap.records import Update
 from tensortap.sink.base import log
 from tensortap.store.updates import UpdateLog
@@ -23,13 +23,11 @@ class Checking:
 
     Args:
         updates: where they are written.
-        look: called in a thread of its own, one call at a time.
-        rest_secs: how long it rests after each millisecond of work.
+        look: called in a thread of its own, one call at a time, for a thirtieth of the time.
     """
 
-    def __init__(self, updates: UpdateLog, look: Callable[[], None], rest_secs: float = REST_SECS) -> None:
+    def __init__(self, updates: UpdateLog, look: Callable[[], None]) -> None:
         self._updates = updates
-        self._rest_secs = rest_secs
         self._look = look
         self._due = threading.Event()
         self._ends = threading.Event()
@@ -63,7 +61,7 @@ class Checking:
             if self._ends.is_set():
                 return
             try:
-                with Politely(self._ends, self._rest_secs):
+                with Politely(self._ends, LONG_REST_SECS):
                     self._look()
             except Exception:
                 log.warning("tensortap could not check the program", exc_info=True)

@@ -17,12 +17,12 @@ __all__ = ["Politely"]
 
 WORK_SECS = 0.001
 REST_SECS = 0.009
-LONG_REST_SECS = 0.039
-"""The same where the program has a budget of time, which is not for us to spend on its analysis alone."""
+LONG_REST_SECS = 0.032
+"""The same for what nobody waits for, and where the program has a budget of time."""
 
 
 class Politely:
-    """A block in which this thread, whatever it calls, takes a tenth of the time.
+    """A block in which this thread, whatever it calls, takes a tenth of the time or less.
 
     Args:
         hurry: while it is set, the block does not rest.

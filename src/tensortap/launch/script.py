@@ -1,4 +1,5 @@
-"""Executing a program as `python` itself would: a script, a module (`-m`) or code (`-c`).
+"""Executing a program as `python` itself would: a script, a module (`-m`) or code (`-c`); what is no Python, as a shell
+would.
 
 The program gets a `__main__` module of its own, its arguments and its path. What it raises goes up to the
 interpreter, which prints it and chooses the exit status as always; only the frames of ours are taken out of the
@@ -13,6 +14,7 @@ import importlib.util
 import io
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -85,6 +87,8 @@ class Script:
             BaseException: whatever the program raises.
         """
         try:
+            if self.kind == "script" and _is_foreign(self.name):
+                raise SystemExit(_status_of([self.name, *self.arguments]))
             code, main = self._load()
             sys.modules["__main__"] = main
             exec(code, main.__dict__)
@@ -118,6 +122,27 @@ class Script:
         main.__dict__["__cached__"] = None
         with io.open_code(path) as file:
             return compile(file.read(), path, "exec"), main
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether a file is for the system to execute: a program for the machine, or a script that is not for Python."""
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
+        return False
+    with open(path, "rb") as file:
+        first = file.readline(256)
+    return first.startswith(b"\x7fELF") or (first.startswith(b"#!") and b"python" not in first)
+
+
+def _status_of(words: list[str]) -> int:
+    """Execute a command; its exit status, as shells have it."""
+    words[0] = os.path.abspath(words[0])  # which the system would look for on the path
+    with subprocess.Popen(words) as process:
+        while True:
+            try:
+                status = process.wait()
+                return status if status >= 0 else 128 - status
+            except KeyboardInterrupt:  # which it gets, too, and may take its time over
+                continue
 
 
 def _is_source(path: str) -> bool:

@@ -1,8 +1,8 @@
 """What is recorded of a program that is only started by us, what of it is kept, and who is told of bad values.
 
 Every run is watched; few are kept, so that a training of any length leaves a directory of a bounded size: the first
-ten runs and after them ever sparser ones (20, 30, … 100, 200, …), the last ones, and each run in which a value turns
-bad for the first time, with those before it. Runs wait for this decision in memory.
+ten runs and after them ever sparser ones (20, 30, … 100, 200, …), fewer where runs are large, the last ones, and each
+run in which a value turns bad for the first time, with those before it. Runs wait for this decision in memory.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tensortap.hooks.hook import SessionRunHook
 from tensortap.launch.alarm import Alarm, Condition
 from tensortap.launch.checking import Checking
 from tensortap.launch.polite import LONG_REST_SECS, REST_SECS, Politely
+from tensortap.launch.samples import LAST_RECORDS, LEAST_LAST, Samples
 from tensortap.records import KeyTable, Record, RecordBatch, RunInfo
 from tensortap.seam.options import RunOptions
 from tensortap.sink.base import Counts, RunEnd, Sink, log
@@ -155,6 +156,7 @@ class ScriptWatch:
         error: what has ended the program, if that was an error.
         budget: which runs are watched, if not all of them.
         seen: counts.
+        samples: which runs are kept for their number alone.
         on_stop: called before the program is ended.
         on_leave_out: called with the step whose update is left out.
         root: the session directory, claimed for this process.
@@ -168,6 +170,7 @@ class ScriptWatch:
     def __init__(self, options: ScriptOptions, judge: Callable[[Path], bool] = lambda run_dir: False) -> None:
         self.options = options
         self.seen = Seen()
+        self.samples = Samples()
         self.found = threading.Event()
         self._judge = judge
         self._dumper = _ScriptDirectories(options, self)
@@ -255,7 +258,7 @@ class ScriptWatch:
 
     def check_with(self, look: Callable[[], None]) -> None:
         """Have updates looked at by the engine, and the session by somebody now and then."""
-        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look, self._rest_secs)
+        self.updates = Checking(UpdateLog(self.root, lambda: self._dumper.last_task), look)
 
     def suspect(self, run_dir: Path) -> None:
         """Have a finished run judged, unless the answer is known or too many wait for it already."""
@@ -361,8 +364,10 @@ class _ScriptDirectories(RunDirectories):
 
     def keep_last(self) -> None:
         """Write the runs that are held back: the program is over."""
-        if self._options.keep != "none":
+        if self._options.keep == "all":
             self._keeper.keep_all()
+        elif self._options.keep == "samples":
+            self._watch.samples.left_out += self._keeper.keep_newest(LAST_RECORDS, LEAST_LAST)
 
     def _begins(self, info: RunInfo) -> None:
         # A process of a job counts when it trains; many load a framework and do not.
@@ -370,7 +375,9 @@ class _ScriptDirectories(RunDirectories):
             super()._begins(info)
 
     def _retained(self, open_file: Callable[[], FileSink], info: RunInfo) -> Sink:
-        keep = self._options.keep == "all" or (self._options.keep == "samples" and is_sample(info.index))
+        keep = self._options.keep == "all" or (
+            self._options.keep == "samples" and self._watch.samples.wants(info.index)
+        )
         return _ListeningSink(self._keeper, open_file, self._watch, self._alarm, keep, info.index)
 
 
@@ -440,6 +447,7 @@ class _ListeningSink(RetainedSink):
         seen = self._watch.seen
         seen.runs += 1
         seen.records += self._records
+        self._watch.samples.size = self._records
         if self._table is not None:
             tensors = len(self._table) // len(self._watch.options.watch.debug_ops)
             seen.tensors = max(seen.tensors, tensors)

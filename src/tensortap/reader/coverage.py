@@ -46,7 +46,16 @@ def coverage_of_session(session: SessionDir) -> Coverage:
     found = coverage_of(processes)
     session.notices.extend(each for each in _versions(processes) if each not in session.notices)
     runs = sorted(session.runs, key=lambda run: -run.index)
-    return replace(found, ranks=tuple(_with_records(each, runs) for each in found.ranks))
+    began = {(facts.rank, facts.restart): facts.began * 1e6 for facts in processes if facts.restart}
+    return replace(
+        found,
+        ranks=tuple(
+            _with_records(
+                each, [run for run in runs if run.timestamp >= began.get((each.rank, each.restart), 0)]
+            )
+            for each in found.ranks
+        ),
+    )
 
 
 def coverage_of(
@@ -78,6 +87,11 @@ def coverage_of(
             Guarded(rank, facts.budget, facts.cost, facts.watched, facts.guarded, facts.bad_step, facts.bad)
             for rank, facts in sorted(latest.items())
             if facts.budget
+        ),
+        tuple(
+            _state(facts, now, status)
+            for facts in everyone
+            if facts.restart < latest[facts.rank].restart and facts.seen_runs
         ),
     )
 

@@ -19,7 +19,7 @@ from tensortap.reader.coverage import coverage_of_session
 from tensortap.reader.dump_dir import DebugDumpDir
 from tensortap.store.description import read_description
 from tensortap.store.health import HealthHistory, history_dtype
-from tensortap.store.layout import parse_run_name
+from tensortap.store.layout import INDEX_SUFFIX, parse_run_name
 from tensortap.store.session import health_files, list_runs
 from tensortap.store.stored_run import StoredRun, StoredTensor, open_run
 from tensortap.wire.values import InconvertibleTensorProto
@@ -54,6 +54,14 @@ class RunRef:
     def path(self) -> Path:
         """The run directory."""
         return self.root / self.name
+
+    @property
+    def index_bytes(self) -> int:
+        """How long the lists of what it has recorded are by now."""
+        try:
+            return sum(each.stat().st_size for each in self.path.glob(f"*{INDEX_SUFFIX}"))
+        except OSError:
+            return 0
 
     def open(self, *, validate: bool = True) -> DebugDumpDir:
         """The dump of the run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,6 +81,11 @@ class KeyTable:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def plain(self, numbers: Iterable[int]) -> list[tuple[str, int, str, str, str]]:
+        """Keys as tuples, for whoever asks for thousands of them."""
+        keys = self._keys
+        return [keys[number] for number in numbers]
 
 
 MAX_BATCH_RANK = 8

@@ -253,11 +253,6 @@ class Update:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Update:
         """From JSON; what is not known here is ignored."""
-        known = ParameterUpdate._fields
-        parameters = (
-            {key: _tuples(value) for key, value in each.items() if key in known}
-            for each in told.get("parameters", ())
-        )
         return cls(
             step=int(told["step"]),
             optimizer=str(told["optimizer"]),
@@ -270,7 +265,7 @@ class Update:
             has_closure=bool(told.get("has_closure")),
             events=tuple(Event(what, who, _frame_of(source)) for what, who, source in told.get("events", ())),
             groups=tuple(Group(rate, tuple(names)) for rate, names in told.get("groups", ())),
-            parameters=tuple(ParameterUpdate(**each) for each in parameters),
+            parameters=tuple([_parameter_of(each) for each in told.get("parameters", ())]),
             strays=tuple(StrayTensor(*map(_tuples, each)) for each in told.get("strays", ())),
             modes=tuple(Mode(*map(_tuples, each)) for each in told.get("modes", ())),
             loaders=tuple(LoaderUse(*each) for each in told.get("loaders", ())),
@@ -281,6 +276,15 @@ class Update:
 _NAMES = tuple(each.name for each in fields(Update))
 _KEYS = ParameterUpdate._fields
 _DEFAULTS = tuple(ParameterUpdate._field_defaults.get(key) for key in _KEYS)
+_USUAL = dict(zip(_KEYS, _DEFAULTS, strict=True))
+
+
+def _parameter_of(told: Mapping[str, Any]) -> ParameterUpdate:
+    whole = {**_USUAL, **told}  # in the order of the fields, with few calls: there are thousands in an update
+    if len(whole) > len(_KEYS):
+        whole = {key: whole[key] for key in _KEYS}
+    whole["name"], whole["shape"], whole["held"] = told["name"], tuple(whole["shape"]), tuple(whole["held"])
+    return ParameterUpdate(*whole.values())
 
 
 def _tuples(value: Any) -> Any:

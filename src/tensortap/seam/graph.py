@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tensortap.errors import GraphFinalizedError, UnknownTensorError
@@ -99,6 +99,8 @@ class Graph:
         self._settled: dict[int, Node] = {}
         self._forms: dict[str, deque[Node]] = {}
         """By name: what became of its nodes lately, if that was not always the same."""
+        self._merges: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        """Outputs or attributes as they are known and as they are now, by identity; and what is true of both."""
         self._results: set[str] = set()
         self.known = False
         """Whether a run has been traced, so that a name which is not here does not exist."""
@@ -251,6 +253,10 @@ class Graph:
                     known is not None and before.get(id(node)) is known and seen[id(node)] is node
                 ):
                     continue
+                if known is None:
+                    known_nodes[node.name] = seen[id(node)] = before[id(node)] = node
+                    self.version += 1
+                    continue
                 settled, is_new = self._settle(node, known)
                 if settled is not known:
                     known_nodes[node.name] = settled
@@ -262,23 +268,25 @@ class Graph:
 
     def _recorded(self, nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
         """How this graph knows nodes that were recorded lately, these very objects; None for others."""
-        if self.version == self._last_version:
-            for recorded, settled in self._last_recorded:
-                if recorded is nodes or (
-                    len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes))
-                ):
-                    return settled
+        if self.version != self._last_version:
+            return None
+        for recorded, settled in self._last_recorded:
+            if recorded is nodes:
+                return settled
+        for place, (recorded, settled) in enumerate(self._last_recorded):
+            if len(recorded) == len(nodes) and all(map(operator.is_, recorded, nodes)):
+                self._last_recorded[place] = (nodes, settled)  # which will come again
+                return settled
         return None
 
-    def _settle(self, node: Node, known: Node | None) -> tuple[Node, bool]:
+    def _settle(self, node: Node, known: Node) -> tuple[Node, bool]:
         """A node without what varies, as far as the graph has seen, and whether it has not seen it like that before.
 
         Nodes that come in turns, as those of a program with two phases, are worked out once.
         """
         before = self._settled.get(id(node))
         if (
-            known is not None
-            and before is not None
+            before is not None
             and self._seen[id(node)] is node
             and before.outputs is known.outputs
             and before.attributes is known.attributes
@@ -291,10 +299,8 @@ class Graph:
         self._seen[id(node)], self._settled[id(node)] = node, settled
         return settled, is_new
 
-    def _form_of(self, node: Node, known: Node | None) -> tuple[Node, bool]:
-        if known is None:
-            return node, True
-        settled = _merged(known, node)
+    def _form_of(self, node: Node, known: Node) -> tuple[Node, bool]:
+        settled = self._merged(known, node)
         if settled is known:
             return known, False
         forms = self._forms.get(node.name)
@@ -306,6 +312,51 @@ class Graph:
         forms.append(settled)
         return settled, True
 
+    def _merged(self, known: Node, new: Node) -> Node:
+        """The newest definition of a node, without what differs from what is known; its very parts, where nothing does.
+
+        What nodes share, as those of the layers of a model do, they go on sharing.
+        """
+        outputs, attributes = known.outputs, known.attributes
+        if outputs is not new.outputs:
+            if len(outputs) != len(new.outputs):
+                return new
+            merged = self._merges.get((id(outputs), id(new.outputs)))
+            outputs = self._merge(outputs, new.outputs, _merged_specs) if merged is None else merged[2]
+        if attributes is not new.attributes:
+            merged = self._merges.get((id(attributes), id(new.attributes)))
+            attributes = (
+                self._merge(attributes, new.attributes, merged_attributes) if merged is None else merged[2]
+            )
+        if outputs is known.outputs and attributes is known.attributes and _stays(known, new):
+            return known
+        if outputs is new.outputs and attributes is new.attributes:
+            return new
+        return Node(  # many of them while a program is learned: `replace` takes four times as long
+            new.name,
+            new.op_type,
+            new.inputs,
+            new.control_inputs,
+            outputs,
+            new.device,
+            attributes,
+            new.stack,
+            new.forward,
+            new.is_view,
+            new.phase,
+            new.module,
+            new.writes,
+        )
+
+    def _merge(self, known: Any, new: Any, merge: Callable[[Any, Any], Any]) -> Any:
+        if len(self._merges) >= _FEW:
+            self._merges.clear()
+        merged = merge(known, new)
+        if merged == known:
+            merged = known
+        self._merges[id(known), id(new)] = (known, new, merged)  # held, as their identities stand for them
+        return merged
+
     def forget(self) -> None:
         """Forget what runs have executed: it will not come back, or be learned again. What hooks derived stays."""
         with self._lock:
@@ -315,6 +366,7 @@ class Graph:
             self._seen.clear()
             self._settled.clear()
             self._forms.clear()
+            self._merges.clear()
             self._last_recorded.clear()
             self.version += 1
 
@@ -394,21 +446,8 @@ class Graph:
 _FEW = 1000
 
 
-def _merged(known: Node, new: Node) -> Node:
-    """The newest definition of a node, without what differs from what is known; its very parts, where nothing does."""
-    if (
-        known.outputs is new.outputs and known.attributes is new.attributes
-    ):  # an engine has put it to other inputs
-        return known if _stays(known, new) else new
-    if len(known.outputs) != len(new.outputs):
-        return new
-    specs = tuple(a.merged_with(b) for a, b in zip(known.outputs, new.outputs, strict=True))
-    attributes = merged_attributes(known.attributes, new.attributes)
-    if specs == known.outputs and attributes == known.attributes:
-        if _stays(known, new):
-            return known
-        specs, attributes = known.outputs, known.attributes
-    return replace(new, outputs=specs, attributes=attributes)
+def _merged_specs(known: tuple[TensorSpec, ...], new: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    return tuple([a.merged_with(b) for a, b in zip(known, new, strict=True)])
 
 
 def _stays(known: Node, new: Node) -> bool:

@@ -245,7 +245,7 @@ class Publisher:
                 error,
                 self._muted[position],
                 self._failed[position],
-                self._gated(executed, position),
+                self._gated(executed, position) if self._plan.has_gates else (),
                 unrecorded,
                 circumstances or Circumstances(),
             )

@@ -132,6 +132,21 @@ class Keeper:
             while self._held:
                 self._held.popleft().keep()
 
+    def keep_newest(self, records: int, least: int) -> int:
+        """Write the newest of the runs that wait, which have so many records together, and `least` of them in any case.
+
+        Returns:
+            How many were forgotten.
+        """
+        with self._lock:
+            sizes = [run.records for run in self._held]
+            forgotten = 0
+            while len(self._held) > least and sum(sizes[forgotten:]) > records:
+                self._held.popleft().forget()
+                forgotten += 1
+            self.keep_all()
+            return forgotten
+
     def close(self) -> None:
         """Forget what waits; without a filter the last runs are there to stay."""
         with self._lock:
@@ -186,6 +201,11 @@ class RetainedSink:
     def counts(self) -> Counts:
         """Of the file, once there is one."""
         return self._counts if self._file is None else self._file.counts
+
+    @property
+    def records(self) -> int:
+        """How many wait in memory."""
+        return sum(len(each.rows) if isinstance(each, RecordBatch) else 1 for each in self._held)
 
     def write(self, record: Record) -> None:
         """Take one record, and see whether it makes the run worth keeping."""

@@ -44,11 +44,12 @@ class KeyFacts(NamedTuple):
 
     def grown(self, table: KeyTable) -> KeyFacts:
         """The same with the keys added since."""
-        added = [table[number] for number in range(len(self.encoded), len(table))]
-        kinds = [numpy_dtype(key.dtype) for key in added]
-        sizes = [-1 if kind is None else kind.itemsize for kind in kinds]
-        pills = [key.debug_op == PILL_OP and key.dtype == "float64" for key in added]
-        encoded = [encode_key(key.node_name, key.output_slot, key.debug_op, key.dtype) for key in added]
+        added = table.plain(range(len(self.encoded), len(table)))
+        kinds = {dtype: numpy_dtype(dtype) for *_, dtype in added}
+        itemsizes = {dtype: -1 if kind is None else kind.itemsize for dtype, kind in kinds.items()}
+        sizes = [itemsizes[dtype] for *_, dtype in added]
+        pills = [debug_op == PILL_OP and dtype == "float64" for _, _, debug_op, _, dtype in added]
+        encoded = [encode_key(node, slot, debug_op, dtype) for node, slot, debug_op, _, dtype in added]
         return KeyFacts(
             self.encoded + encoded,
             np.concatenate([self.itemsizes, np.array(sizes, np.int64)]),

@@ -181,15 +181,18 @@ class HealthLog:
 
     def _add_ids(self, db: sqlite3.Connection, keys: Sequence[tuple[str, str, str]]) -> None:
         """Number what has no id yet, thousands at a time when a program is new."""
-        stored = {key: key if "".join(key).isascii() else _storable(key) for key in keys}
+        if not keys:
+            return
         last = db.execute("SELECT max(id) FROM tensors").fetchone()[0] or 0
-        insert = "INSERT OR IGNORE INTO tensors (name, debug_op, device) VALUES (?, ?, ?)"
-        db.executemany(insert, stored.values())
-        added = db.execute("SELECT name, debug_op, device, id FROM tensors WHERE id > ?", (last,))
-        known = {row[:3]: row[3] for row in added}
-        find = "SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?"
-        for key, text in stored.items():
-            self._ids[key] = known.get(text) or db.execute(find, text).fetchone()[0]
+        given = dict(zip(keys, range(last + 1, last + 1 + len(keys)), strict=True))
+        stored = [key if "".join(key).isascii() else _storable(key) for key in given]
+        insert = "INSERT OR IGNORE INTO tensors (name, debug_op, device, id) VALUES (?, ?, ?, ?)"
+        added = db.executemany(insert, map(_with_id, stored, given.values())).rowcount
+        if added < len(given):  # somebody else has named some of them, or two are stored as the same
+            find = "SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?"
+            for key, text in zip(given, stored, strict=True):
+                given[key] = db.execute(find, text).fetchone()[0]
+        self._ids.update(given)
 
     def _packed(self, db: sqlite3.Connection, run: int, pills: Iterable[Pill | PillBlock]) -> Iterator[bytes]:
         """Rows of the pills, in their order."""
@@ -218,8 +221,10 @@ class HealthLog:
             self._ids_by_table[table] = ids
         new = np.unique(keys[ids[keys] == 0]).tolist()
         if new:
-            found = [table[number] for number in new]
-            names = [(tensor_name(key.node_name, key.output_slot), key.debug_op, key.device) for key in found]
+            names = [
+                (tensor_name(node, slot), debug_op, device)
+                for node, slot, debug_op, device, _ in table.plain(new)
+            ]
             self._add_ids(db, [name for name in names if name not in self._ids])
             ids[new] = [self._ids[name] for name in names]
         return ids
@@ -244,6 +249,10 @@ class HealthLog:
             ((tensor, run, memory[a:b]) for (tensor, run), (a, b) in zip(firsts, places, strict=True)),
         )
         db.execute("DELETE FROM recent")
+
+
+def _with_id(text: tuple[str, ...], number: int) -> tuple[Any, ...]:
+    return (*text, number)
 
 
 def _storable(key: tuple[str, str, str]) -> tuple[str, ...]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tensortap.errors import DumpFormatError
 from tensortap.records import Update
 from tensortap.store.layout import updates_path
-from tensortap.wire.bounded import read_bounded
 
-__all__ = ["UpdateLog", "read_updates", "tasks_with_updates"]
+__all__ = ["GrowingUpdates", "UpdateLog", "read_updates", "tasks_with_updates"]
 
 MOST_BYTES = 64 << 20
 """Of one task. Engines look at ever fewer updates, so that only programs with very many optimizers come near it."""
+
+MOST_REMEMBERED = 16 << 20
+"""Bytes at the beginning of a growing file that are not read again."""
 
 
 class UpdateLog:
@@ -79,15 +81,44 @@ def tasks_with_updates(root: Path) -> list[int]:
 
 def read_updates(root: Path, task: int) -> list[Update]:
     """The updates of a task, in their order; what cannot be read, as a line that is being written, is left out."""
-    path = updates_path(root, task)
-    found = []
-    try:
-        content = read_bounded(path, 2 * MOST_BYTES)
-    except (OSError, DumpFormatError):
-        return []
+    return GrowingUpdates(root).of(task)
+
+
+class GrowingUpdates:
+    """The updates of a session that is being written: each is read once, however often somebody asks.
+
+    Args:
+        root: the session directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._read: dict[int, tuple[int, list[Update]]] = {}  # by task: how far, and what was there
+
+    def of(self, task: int) -> list[Update]:
+        """Those of a task that there are now, in their order, without what cannot be read."""
+        position, known = self._read.get(task, (0, []))
+        try:
+            with updates_path(self.root, task).open("rb") as file:
+                if file.seek(0, os.SEEK_END) < position:  # another file
+                    position, known = 0, []
+                file.seek(position)
+                content = file.read(2 * MOST_BYTES + 1 - position)
+        except OSError:
+            return []
+        if position + len(content) > 2 * MOST_BYTES:
+            return []
+        whole, newline, begun = content.rpartition(b"\n")
+        known = [*known, *_updates_in(whole)]
+        end = position + len(whole) + len(newline)
+        if end <= MOST_REMEMBERED:
+            self._read[task] = (end, known)
+        return [*known, *_updates_in(begun)]
+
+
+def _updates_in(content: bytes) -> Iterator[Update]:
     for line in content.splitlines():
         try:
-            found.append(Update.from_dict(json.loads(line)))
+            yield Update.from_dict(json.loads(line))
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
-    return found

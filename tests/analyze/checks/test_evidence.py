@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import tensortap as tt
-from tensortap.analyze.checks import evidence
 from tensortap.analyze.checks.evidence import FEW_RUNS, evidence_of
 from tensortap.reader import SessionDir
 
@@ -22,8 +21,8 @@ def session(tmp_path):
     return SessionDir(tmp_path)
 
 
-def indices(session):
-    (found,) = evidence_of(session)
+def indices(session, **options):
+    (found,) = evidence_of(session, **options)
     return [run.info.index for run in found.runs]
 
 
@@ -31,7 +30,6 @@ def test_all_runs_are_looked_at_where_they_are_small(session):
     assert indices(session) == list(range(12))
 
 
-def test_of_large_runs_the_first_and_the_last_are_looked_at_in_their_order(session, monkeypatch):
-    monkeypatch.setattr(evidence, "ENOUGH_TENSORS", 1)
-    assert indices(session) == [0, 1, 11]
-    assert len(indices(session)) == FEW_RUNS
+def test_of_large_runs_the_first_and_the_last_are_looked_at_in_their_order(session):
+    assert indices(session, enough_tensors=1) == [0, 1, 11]
+    assert len(indices(session, enough_tensors=1)) == FEW_RUNS

@@ -10,17 +10,23 @@ import logging
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.analyze.checks import data, loss, signal, updates
-from tensortap.analyze.checks.evidence import Evidence, RunsNotRead, evidence_of, evidence_of_updates
+from tensortap.analyze.checks.evidence import (
+    ENOUGH_TENSORS,
+    Evidence,
+    RunsNotRead,
+    evidence_of,
+    evidence_of_updates,
+)
 from tensortap.analyze.checks.finding import CheckFinding
 from tensortap.analyze.checks.rule import Rule
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
     from tensortap.reader import SessionDir
+    from tensortap.store.updates import GrowingUpdates
 
 __all__ = [
     "GROUPS",
@@ -88,6 +94,8 @@ def check_session(
     cache: MutableMapping[str, RunFacts] | None = None,
     account: Account | None = None,
     pause: Callable[[], None] = lambda: None,
+    enough_tensors: int = ENOUGH_TENSORS,
+    so_far: GrowingUpdates | None = None,
 ) -> list[CheckFinding]:
     """What is silently wrong in the program of a session, the most telling first.
 
@@ -98,22 +106,24 @@ def check_session(
         cache: runs that have been read before; it is filled.
         account: told what there was to look at.
         pause: called before each run that is read and each rule that is asked; it may give up by an error.
+        so_far: the updates of the session, if some have been read before.
+        enough_tensors: no more runs are read once they have so many.
     """
     found: dict[str, CheckFinding] = {}
-    for evidence in evidence_of(session, cache, pause):
+    for evidence in evidence_of(session, cache, pause, enough_tensors, so_far):
         if task is None or task == evidence.task:
             for finding in check(evidence, account, pause):
                 found.setdefault(finding.key, replace(finding, rank=evidence.task))
     return [each for each in _sorted(found.values()) if not is_accepted(each, accept)]
 
 
-def check_updates(root: Path, accept: Sequence[str] = ()) -> list[CheckFinding]:
+def check_updates(so_far: GrowingUpdates, accept: Sequence[str] = ()) -> list[CheckFinding]:
     """What is sure by the updates of a session alone, which are read in a moment, unlike its runs.
 
     What a rule that has to wait for the runs might yet hide is not among it.
     """
     found: dict[str, CheckFinding] = {}
-    for evidence in evidence_of_updates(root):
+    for evidence in evidence_of_updates(so_far):
         findings, waiting = _ask(evidence)
         hidden = {
             kind for each in (*waiting, *(each.kind for each in findings)) for kind in RULES[each].hides

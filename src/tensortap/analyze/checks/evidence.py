@@ -12,12 +12,12 @@ from tensortap.analyze.facts import RunFacts, facts_of_dump
 from tensortap.errors import NotThereError
 from tensortap.records import Node, ParameterUpdate, Update
 from tensortap.store.description import RUNNING, read_description
-from tensortap.store.updates import read_updates, tasks_with_updates
+from tensortap.store.updates import GrowingUpdates, tasks_with_updates
 
 if TYPE_CHECKING:
     from tensortap.reader import SessionDir
 
-__all__ = ["Evidence", "RunsNotRead", "evidence_of", "evidence_of_updates"]
+__all__ = ["ENOUGH_BESIDE", "ENOUGH_TENSORS", "Evidence", "RunsNotRead", "evidence_of", "evidence_of_updates"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,9 @@ MOST_RUNS = 24
 ENOUGH_TENSORS, FEW_RUNS = 30_000, 3
 """Of large runs fewer are looked at: no more once they have so many tensors, but so many runs in any case. A program
 that repeats itself shows nothing new in the others, and each takes seconds."""
+
+ENOUGH_BESIDE = 6_000
+"""The same for a look beside a program, which takes time from it; a whole one follows when it has ended."""
 
 
 _GRAPHS: weakref.WeakValueDictionary[Any, Mapping[str, Node]] = weakref.WeakValueDictionary()
@@ -118,16 +121,18 @@ class Evidence:
         return found
 
 
-def evidence_of_updates(root: Path) -> Iterator[Evidence]:
+def evidence_of_updates(updates: GrowingUpdates) -> Iterator[Evidence]:
     """The evidence of each task of a session before any of its runs has been read."""
-    for task in tasks_with_updates(root):
-        yield Evidence(task, read_updates(root, task), None)
+    for task in tasks_with_updates(updates.root):
+        yield Evidence(task, updates.of(task), None)
 
 
 def evidence_of(
     session: SessionDir,
     cache: MutableMapping[str, RunFacts] | None = None,
     pause: Callable[[], None] = lambda: None,
+    enough_tensors: int = ENOUGH_TENSORS,
+    updates: GrowingUpdates | None = None,
 ) -> Iterator[Evidence]:
     """The evidence of each task of a session.
 
@@ -135,16 +140,18 @@ def evidence_of(
         session: its directory.
         cache: runs that have been read before, which stay as they are.
         pause: called before each run that is read.
+        updates: those of the session, if some have been read before.
+        enough_tensors: no more runs are looked at once they have so many, but a few in any case.
     """
     known = {} if cache is None else cache
     of_task: dict[int, list[RunFacts]] = {}
     runs = sorted(session.runs, key=lambda run: (run.index, run.timestamp))
     chosen = runs if len(runs) <= MOST_RUNS else [*runs[: MOST_RUNS // 2], *runs[-MOST_RUNS // 2 :]]
-    root = Path(session.root)
-    tasks = tasks_with_updates(root)
+    updates = GrowingUpdates(Path(session.root)) if updates is None else updates
+    tasks = tasks_with_updates(updates.root)
     looked_at, tensors = 0, 0
     for run in _from_both_ends(chosen):
-        if looked_at >= FEW_RUNS * max(len(tasks), 1) and tensors >= ENOUGH_TENSORS * max(len(tasks), 1):
+        if looked_at >= FEW_RUNS * max(len(tasks), 1) and tensors >= enough_tensors * max(len(tasks), 1):
             break
         facts = known.get(run.name)
         if facts is None:
@@ -161,7 +168,7 @@ def evidence_of(
         del known[gone]
     for task in sorted({*of_task, *tasks}):
         looked = sorted(of_task.get(task, ()), key=lambda facts: (facts.info.index, facts.info.timestamp))
-        yield Evidence(task, read_updates(root, task), looked)
+        yield Evidence(task, updates.of(task), looked)
 
 
 def _from_both_ends(runs: Sequence[T]) -> Iterator[T]:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.analyze.checks import CheckFinding, check_session, check_updates
+from tensortap.analyze.checks.evidence import ENOUGH_BESIDE, ENOUGH_TENSORS
 from tensortap.errors import TensortapError
 from tensortap.reader import SessionDir
+from tensortap.store.updates import GrowingUpdates
 
 if TYPE_CHECKING:
     from tensortap.analyze.facts import RunFacts
@@ -20,8 +22,14 @@ __all__ = ["LiveChecks"]
 
 log = logging.getLogger("tensortap.checks")
 
-SHARE = 0.05
-"""Of the time that passes, how much of it runs may be read for beside a program; what updates show is always told."""
+SHARE = 0.03
+"""Of the time that passes, how much of it a session may be read for beside a program. Updates are read at once, unless
+there is so much to them that it took more than a moment before."""
+
+MOMENT_SECS = 0.05
+
+SECS_OF_A_BYTE = 1e-7
+"""Of the list of what a run has recorded, about."""
 
 
 class Abandoned(TensortapError):
@@ -47,8 +55,11 @@ class LiveChecks:
         self._tell = tell
         self._told: set[str] = set()
         self._runs: dict[str, RunFacts] = {}
+        self._updates = GrowingUpdates(root)
         self._lock = threading.Lock()
-        self._rests_until = 0.0
+        self._began = time.monotonic()
+        self._rests_until: float | None = None
+        self._updates_rest_until = 0.0
         self.faults = 0
         self.ends = threading.Event()
 
@@ -75,19 +86,38 @@ class LiveChecks:
                 log.warning("The program could not be checked for what is silently wrong.", exc_info=True)
             return None
 
-    def _look(self, pause: Callable[[], None] = lambda: None) -> list[CheckFinding]:
+    def _look(
+        self, pause: Callable[[], None] = lambda: None, enough_tensors: int = ENOUGH_TENSORS
+    ) -> list[CheckFinding]:
         session = SessionDir(self._root)
-        findings = check_session(session, accept=self._accept, cache=self._runs, pause=pause)
+        findings = check_session(
+            session,
+            accept=self._accept,
+            cache=self._runs,
+            pause=pause,
+            enough_tensors=enough_tensors,
+            so_far=self._updates,
+        )
         self._tell_new(findings)
         return findings
 
     def _glance(self) -> list[CheckFinding] | None:
-        self._tell_new(check_updates(self._root, self._accept))
-        if time.monotonic() < self._rests_until:
+        if time.monotonic() < self._updates_rest_until:
+            return None
+        began = time.thread_time()
+        self._tell_new(check_updates(self._updates, self._accept))
+        took = time.thread_time() - began
+        if took > MOMENT_SECS:
+            self._updates_rest_until = time.monotonic() + took / SHARE
+        rests_until = self._rests_until
+        if rests_until is None:  # how long the first look will take is to be guessed
+            largest = max((each.index_bytes for each in SessionDir(self._root)), default=0)
+            rests_until = self._began + SECS_OF_A_BYTE * largest / SHARE
+        if time.monotonic() < rests_until:
             return None
         began = time.thread_time()
         try:
-            return self._look(self._give_up_at_the_end)
+            return self._look(self._give_up_at_the_end, ENOUGH_BESIDE)
         finally:
             self._rests_until = time.monotonic() + (time.thread_time() - began) / SHARE
 

@@ -45,6 +45,9 @@ class Watching:
         keep_bad: how many makers of bad values are recorded whole.
         bad_shown: which have been, in earlier runs; kept up to date.
         unwritten: types of ops whose outputs nobody has written yet.
+
+    Attributes:
+        publisher: where records go.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Watching:
     ) -> None:
         self._tensors = tensors
         self._unwritten = unwritten
-        self._publisher = publisher
+        self.publisher = self._publisher = publisher
         self._wants = publisher.wants
         self._deferred: dict[tuple[float, float], _Deferred] = {}
         self.bad = BadValues(tensors, publisher, keep_bad, bad_shown)
@@ -77,11 +80,6 @@ class Watching:
     def stops(self) -> bool:
         """Whether a debug server has set breakpoints: at one, `tap` waits, and `replacement` may have a value."""
         return bool(self._publisher.breakpoints)
-
-    @property
-    def publisher(self) -> Publisher:
-        """Where records go."""
-        return self._publisher
 
     def wants(self, node: Node, slot: int) -> Wanted | None:
         """What to do with an output; None for nothing. What nobody has written yet is neither good nor bad."""

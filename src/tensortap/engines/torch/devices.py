@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tensortap.records import Device, device_name
 from tensortap.seam import place
 
-__all__ = ["list_devices", "name_of", "rank"]
+__all__ = ["list_devices", "name_of", "rank", "world_size"]
 
-_HAS_GROUPS = torch.distributed.is_available()
+_GROUPS: Any = torch.distributed.distributed_c10d if torch.distributed.is_available() else None
+"""What `is_initialized` looks at is asked in every run, and so without its three calls."""
+
 _names: dict[tuple[torch.device, int], str] = {}
 
 
 def rank() -> int:
     """Rank of this process in a distributed job; otherwise the number by which it is known."""
-    group = torch.distributed
-    if _HAS_GROUPS and group.is_initialized() and group.get_world_size() > 1:
-        return group.get_rank()
+    if _GROUPS is not None and _GROUPS._world.default_pg is not None and _GROUPS.get_world_size() > 1:
+        return int(_GROUPS.get_rank())
     return place.number()
+
+
+def world_size() -> int:
+    """How many ranks the job of this process has, as far as PyTorch knows."""
+    if _GROUPS is not None and _GROUPS._world.default_pg is not None:
+        return int(_GROUPS.get_world_size())
+    return 1
 
 
 def name_of(device: torch.device) -> str:

@@ -199,6 +199,15 @@ class Sender:
             self._told = outcome
         outcome.tell()
 
+    def final_outcome(self) -> Outcome:
+        """What became of the records, for somebody who says it: what has not arrived by now is given up."""
+        if self._is_busy():
+            self.close()
+        outcome = self.outcome()
+        with self._link.changed:
+            self._told = outcome
+        return outcome
+
     def outcome(self) -> Outcome:
         """What became of the records so far."""
         counts = self.counts

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 from tensortap.engines.torch.choice import VARIABLE
+from tensortap.engines.torch.devices import world_size
 from tensortap.engines.torch.follow.bad_samples import look_in_workers
 from tensortap.engines.torch.follow.follower import Follower
 from tensortap.engines.torch.follow.forked import (
@@ -13,7 +14,6 @@ from tensortap.engines.torch.follow.forked import (
     listen_in_children,
     listen_to_loaders,
     tell_if_loading_data,
-    world_size,
 )
 from tensortap.engines.torch.follow.watch import Watch
 from tensortap.errors import NativeBuildError

@@ -9,9 +9,9 @@ from torch.utils.data._utils import fetch
 
 from tensortap.engines.torch.variables import variables_of
 
-__all__ = ["is_loading_data"]
+__all__ = ["FETCHES_DATA", "is_loading_data"]
 
-_FETCHES_DATA = fetch.__file__
+FETCHES_DATA = fetch.__file__
 _FRAMES_LOOKED_AT = 40
 
 
@@ -21,7 +21,7 @@ def is_loading_data(frame: FrameType | None) -> bool:
         if frame is None:
             return False
         code = frame.f_code
-        if code.co_filename == _FETCHES_DATA:
+        if code.co_filename == FETCHES_DATA:
             return True
         if code.co_name == "__getitem__" and isinstance(variables_of(frame).get("self"), Dataset):
             return True

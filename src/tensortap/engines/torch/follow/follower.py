@@ -24,16 +24,15 @@ from tensortap.engines.torch import devices
 from tensortap.engines.torch.eager import never_compiled
 from tensortap.engines.torch.follow.backward_steps import BackwardSteps
 from tensortap.engines.torch.follow.copies import sums
-from tensortap.engines.torch.follow.data_loading import is_loading_data
+from tensortap.engines.torch.follow.data_loading import FETCHES_DATA, is_loading_data
 from tensortap.engines.torch.follow.entrances import Entrances
-from tensortap.engines.torch.follow.forked import world_size
 from tensortap.engines.torch.follow.guarded import GuardedRuns
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.modes import Modes
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.engines.torch.follow.optimizers import Optimizers
 from tensortap.engines.torch.follow.present_run import PresentRun
-from tensortap.engines.torch.follow.rehearsals import Rehearsals
+from tensortap.engines.torch.follow.rehearsals import PIPELINES, Rehearsals
 from tensortap.engines.torch.follow.runs import Runs
 from tensortap.engines.torch.follow.updates import ask_before_steps, has_bad_gradient
 from tensortap.engines.torch.follow.watch import Watch
@@ -63,19 +62,30 @@ class Follower:
         self._runs = Runs(watch, self._models.program)
         self._present = PresentRun()
         self._guarded = GuardedRuns(watch, self._runs.session, self._models, self)
-        self._hooks = ModuleHooks(self._enter_model, self._leave_model)
+        self._optimizers = Optimizers()
+        facts = (
+            self._optimizers.by_identity,
+            self._runs.limits,
+            watch.seen,
+            sys.modules,
+            _COMPILED,
+            FETCHES_DATA,
+            PIPELINES,
+        )
+        self._hooks = ModuleHooks(self._enter_model, self._leave_model, facts)
         self._hooks.calls.hears_leave = int(self._guarded.may_be)
         self._generation = generation()
         self._thread: int | None = None
         self._entrances: Entrances | None = None
         self._step_handle: Any = None
-        self._optimizers = Optimizers()
         self._backward_steps = BackwardSteps(self._after_backward)
         self._updates: UpdateCollector | None = None
         self._modes = Modes()
         self._rehearsals = Rehearsals(self._runs.session.is_unwritten)
         self._has_learned = False  # of models that were only rehearsed yet
         self._stops = False
+        # Where every call may end the program, or a unit of it, each is heard of.
+        self._notes_calls = not watch.options.stop and not self._guarded.may_be
         self._given_up = False
 
     def install(self) -> None:
@@ -100,7 +110,7 @@ class Follower:
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
         if generation() == self._generation and threading.current_thread() is threading.main_thread():
-            self.attempt(self._runs.end_preparation, self._present)
+            self.attempt(self._runs.end_preparation, self._present, True)
             self.attempt(self._runs.end_stranded)
         if self._is_here():
             self.attempt(self._guarded.look_at_update)
@@ -208,11 +218,12 @@ class Follower:
 
     def _on_step(self, optimizer: Optimizer) -> None:
         limits = self._runs.limits
-        if (
-            limits.reached and not self._present.calls
-        ):  # it does without modules, and a step of it is that long
-            limits.outside = min(4 * limits.outside, MOST_NODES)
-        ends = self._present.ends_with_step(id(optimizer), map(id, self._optimizers))
+        self._hooks.hear_next()
+        if limits.reached:
+            self._hooks.catch_up(self._present)
+            if not self._present.calls:  # it does without modules, and a step of it is that long
+                limits.outside = min(4 * limits.outside, MOST_NODES)
+        ends = self._present.ends_with_step(id(optimizer), self._optimizers.by_identity)
         # Within the backward pass (an optimizer per parameter) the run goes on until a model is called.
         if ends and torch._C._current_autograd_node() is None:
             self._look_at_copies()
@@ -221,7 +232,7 @@ class Follower:
     def _look_at_copies(self) -> None:
         """Take checksums of what other ranks have, too, before the next step changes it."""
         checks, step = self._watch.copies, self._watch.seen.steps
-        if checks is None or world_size() < 2:
+        if checks is None or devices.world_size() < 2:
             return
         if self._runs.own_secs:
             checks.worked(self._runs.own_secs)
@@ -231,7 +242,7 @@ class Follower:
             checks.take(
                 step,
                 devices.rank(),
-                world_size(),
+                devices.world_size(),
                 torch.initial_seed(),
                 lambda: sums(self._models.program),
             )
@@ -296,6 +307,7 @@ class Follower:
         frame = sys._getframe(1)
         if torch._C._current_autograd_node() is not None or is_loading_data(frame):
             return
+        self._hooks.catch_up(self._present)
         learned = self._models.learn(module, frame) or self._has_learned
         is_rehearsal = self._rehearsals.has(module, args, frame)
         self._has_learned = is_rehearsal and learned
@@ -322,8 +334,12 @@ class Follower:
                     hook(module, args)
             self._hooks.calls.depth = self._hooks.calls.modules = 1
         run.note_call(id(module), trains, shares)
+        if passed := self._hooks.passed(module):
+            self._modes.passed(module, passed)
         if not trains and (mode := self._modes.told(module, self._models.program.modules)) is not None:
             run.modes[mode[0]] = mode[1]
+        if self._notes_calls and self._models.knows(module):
+            self._hooks.go_on(run, module, self._modes.unlooked(module))
 
     def _may_share(self) -> bool:
         """Whether a call without gradients may join those that make up the run so far."""
@@ -364,6 +380,8 @@ class Follower:
         else:
             self._hooks.remove()
         self._hooks.calls.depth = 0
+        if self._notes_calls:
+            self._hooks.begin_run(self._runs.suspected)
 
     def _end_run(self, error: BaseException | None) -> None:
         was_idle, self._guarded.is_idle = self._guarded.is_idle, False
@@ -371,6 +389,7 @@ class Follower:
             if self._present.passes:  # which ended the preparation
                 self._present.next()
             return
+        self._hooks.catch_up(self._present)
         try:
             self._runs.end(error, self._present, self._optimizers)
         finally:
@@ -404,6 +423,7 @@ class Follower:
 
     def _give_up(self) -> None:
         self._given_up = True
+        self._hooks.hear_next()
         self._hooks.remove()
         self._guarded.end()
         self._runs.session.release()

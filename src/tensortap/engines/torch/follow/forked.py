@@ -27,7 +27,6 @@ __all__ = [
     "listen_in_children",
     "listen_to_loaders",
     "tell_if_loading_data",
-    "world_size",
 ]
 
 _autograd: Any = torch.autograd
@@ -127,10 +126,3 @@ def listen_to_loaders(tell: Callable[[Iterable[int]], None]) -> None:
         tell(workers)
 
     announced._set_worker_pids = tell_and_announce
-
-
-def world_size() -> int:
-    """How many ranks the job of this process has, as far as PyTorch knows."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return 1

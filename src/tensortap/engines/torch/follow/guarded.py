@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from tensortap.engines.torch.follow.forked import world_size
+from tensortap.engines.torch.devices import world_size
 from tensortap.engines.torch.follow.models import Models
 from tensortap.engines.torch.follow.pace import Pace
 from tensortap.engines.torch.follow.root_calls import RootCalls

@@ -58,6 +58,10 @@ class Models:
         named = next((name for name, each in _modules_around(frame) if each is module), None)
         return self._add(named or type(module).__name__.lower(), module)
 
+    def knows(self, module: nn.Module) -> bool:
+        """Whether there is nothing to be learned of a model, now and later."""
+        return module in self._known
+
     def _name_of(self, module: nn.Module) -> str | None:
         """The variable that holds a module without parameters, such as a loss."""
         if module not in self._names:

@@ -27,6 +27,20 @@ class Modes:
     def __init__(self) -> None:
         self._calls: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 
+    def passed(self, model: nn.Module, calls: int) -> None:
+        """A model was called so many times, none of which is looked at."""
+        self._calls[model] = self._calls.get(model, 0) + calls
+
+    def unlooked(self, model: nn.Module) -> int:
+        """How many of its next calls nobody looks at.
+
+        >>> modes, model = Modes(), nn.Identity()
+        >>> modes.unlooked(model), modes.passed(model, 40), modes.unlooked(model)
+        (0, None, 23)
+        """
+        calls = self._calls.get(model, 0)
+        return _THEN - 1 - calls % _THEN if calls >= _FIRST else 0
+
     def told(self, model: nn.Module, names: Mapping[str, nn.Module]) -> tuple[str, str] | None:
         """Name and mode of a model that is called; None if nobody looks, or it has no name."""
         calls = self._calls[model] = self._calls.get(model, 0) + 1

@@ -14,6 +14,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from tensortap.engines.torch.eager import never_compiled
+from tensortap.engines.torch.follow.present_run import PresentRun
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
 
@@ -38,6 +39,7 @@ class ModuleHooks:
     Args:
         on_enter: called before a module that is called from outside all modules, or by another thread.
         on_leave: called after such a call, if it is wanted.
+        facts: what decides besides whether a call changes nothing about its run, see `observer/root_calls.h`.
 
     Attributes:
         calls: whose calls are counted (`thread`), how many modules are being called, each by the one before (`depth`),
@@ -45,8 +47,8 @@ class ModuleHooks:
             call sets the depth to 1, for those inside to be counted, and to 0 when he hears of its end.
     """
 
-    def __init__(self, on_enter: Enter, on_leave: Leave) -> None:
-        self._on_enter, self._on_leave = on_enter, on_leave
+    def __init__(self, on_enter: Enter, on_leave: Leave, facts: tuple[Any, ...] = ()) -> None:
+        self._on_enter, self._on_leave, self._facts = on_enter, on_leave, facts
         self._in_python = _PythonCalls(on_enter, on_leave)
         self._in_c: Any = None
         self.calls: _Calls = self._in_python
@@ -89,8 +91,45 @@ class ModuleHooks:
             # Imported here: the dispatch mode must work where nothing can be compiled.
             from tensortap.engines.torch.observer.module_calls import OutermostCalls
 
-            self._in_c = OutermostCalls.told_to(self._on_enter, self._on_leave)
+            self._in_c = OutermostCalls.told_to(self._on_enter, self._on_leave, self._facts)
         return self._in_c
+
+    # --- calls that change nothing about their run -----------------------------------------------------
+
+    @property
+    def notes_calls(self) -> bool:
+        """Whether such calls can be noted, and are then not heard of."""
+        return self._hooks is not None and self.calls is self._in_c
+
+    def begin_run(self, suspected: int) -> None:
+        """Note such calls, of a run that begins when so many were suspected."""
+        if self.notes_calls:
+            self._in_c.begin_run(suspected)
+
+    def hear_next(self) -> None:
+        """Have the next call heard of: something has happened that may end the run."""
+        if self._in_c is not None:
+            self._in_c.goes_on = 0
+
+    def catch_up(self, run: PresentRun) -> None:
+        """Tell a run of the calls that were noted, and hear of the next one."""
+        if self._in_c is not None:
+            self._in_c.goes_on = 0
+            noted = self._in_c.take()
+            if noted is not None:
+                run.note_calls(*noted)
+
+    def go_on(self, run: PresentRun, module: nn.Module, unlooked: int) -> None:
+        """A call was heard of, and is part of the run; note those like it, and so many that train nothing."""
+        calls = self._in_c
+        if self.notes_calls:
+            calls.calls, calls.models, calls.trains, calls.shared = run.extent
+            calls.expect(module, unlooked)
+            calls.goes_on = 1
+
+    def passed(self, module: nn.Module) -> int:
+        """How many calls of a model that train nothing were noted since this was asked last."""
+        return 0 if self._in_c is None else self._in_c.passed(module)
 
 
 class _PythonCalls:

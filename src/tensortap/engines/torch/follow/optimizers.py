@@ -28,6 +28,11 @@ class Optimizers:
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Optimizer]] = {}
 
+    @property
+    def by_identity(self) -> dict[int, weakref.ref[Optimizer]]:
+        """All there are, in a dictionary that stays the same."""
+        return self._known
+
     def add(self, optimizer: Optimizer) -> None:
         """The program has made one."""
         number, known = id(optimizer), self._known

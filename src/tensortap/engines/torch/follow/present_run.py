@@ -122,6 +122,18 @@ class PresentRun:
         self.calls += 1
         self.trains = self.trains or trains
 
+    def note_calls(self, models: Iterable[int], calls: int, trains: bool, times: Iterable[int]) -> None:
+        """Models were called so many times, and nobody heard of it; those calls that share the run began then."""
+        self._call_times += times
+        self._called.update(models)
+        self.calls += calls
+        self.trains = self.trains or trains
+
+    @property
+    def extent(self) -> tuple[int, int, bool, int]:
+        """How many calls there were, of how many models, whether for training, and how many share the run."""
+        return self.calls, len(self._called), self.trains, len(self._call_times)
+
     @property
     def call_times(self) -> tuple[int, ...]:
         """When each of several calls began that share the run."""

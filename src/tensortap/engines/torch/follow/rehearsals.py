@@ -13,9 +13,9 @@ from torch import nn
 
 from tensortap.engines.torch.glance import tensors_in
 
-__all__ = ["Rehearsals"]
+__all__ = ["PIPELINES", "Rehearsals"]
 
-_PIPELINES = "torch.distributed.pipelining.stage"
+PIPELINES = "torch.distributed.pipelining.stage"
 _LEARN_SHAPES = ("_forward_metadata_inference", "_shape_inference")
 _FRAMES_LOOKED_AT = 12
 
@@ -48,9 +48,9 @@ class Rehearsals:
 
 def _asks_for_shapes(frame: FrameType | None) -> bool:
     """Whether a stage of a pipeline calls its part of the model before the first step."""
-    if _PIPELINES not in sys.modules:
+    if PIPELINES not in sys.modules:
         return False
-    file = sys.modules[_PIPELINES].__file__
+    file = sys.modules[PIPELINES].__file__
     for _ in range(_FRAMES_LOOKED_AT):
         if frame is None:
             return False

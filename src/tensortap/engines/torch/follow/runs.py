@@ -89,7 +89,7 @@ class Runs:
         """The present run is over, if there is one; `run` is what has happened in it."""
         block, self._block = self._block, None
         if block is not None:
-            self.session.circumstances = _circumstances(run, list(optimizers), self._bad_samples)
+            self.session.circumstances = _circumstances(run, optimizers, self._bad_samples)
         self._count(run)
         try:
             if block is self._succession:
@@ -140,7 +140,7 @@ class Runs:
         block.__enter__()
         self._preparation = block
 
-    def end_preparation(self, run: PresentRun) -> None:
+    def end_preparation(self, run: PresentRun, is_over: bool = False) -> None:
         """The program begins to train or to evaluate, or is over. If it has trained already, without an optimizer, the
         preparation was its first step."""
         block, self._preparation = self._preparation, None
@@ -154,6 +154,8 @@ class Runs:
             self._monitor.abandon_run()
             self._watch.forget_preparation()
         else:
+            if is_over:
+                self.session.circumstances = Circumstances(is_preparation=True, counts_steps=False)
             if run.passes:
                 self.session.circumstances = _circumstances(run, [], self._bad_samples)
                 self._watch.keeps_preparation = True
@@ -172,9 +174,13 @@ class Runs:
             block.__exit__(None, None, None)
 
 
-def _circumstances(run: PresentRun, optimizers: list[Optimizer], bad_samples: BadSamples) -> Circumstances:
+def _circumstances(
+    run: PresentRun, optimizers: Iterable[Optimizer], bad_samples: BadSamples
+) -> Circumstances:
     rates = {}
+    there_are = False
     for optimizer in optimizers:
+        there_are = True
         groups = optimizer.param_groups
         rate = float(groups[0].get("lr", math.nan)) if groups else math.nan
         if math.isfinite(rate):
@@ -182,7 +188,7 @@ def _circumstances(run: PresentRun, optimizers: list[Optimizer], bad_samples: Ba
     return Circumstances(
         trains=run.is_for_training,
         learning_rates=rates,
-        counts_steps=bool(optimizers) or run.passes > 0,
+        counts_steps=there_are or run.passes > 0,
         calls=run.call_times,
         modes=run.modes,
         bad_samples=bad_samples.recent(),

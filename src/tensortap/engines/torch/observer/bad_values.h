@@ -72,7 +72,7 @@ class BadValues {
     const size_t count = call == nullptr ? 0 : std::min(call->inputs.size(), call->tensors.size());
     Object values(PyTuple_New(Py_ssize_t(count))), inputs(PyTuple_New(Py_ssize_t(count)));
     for (size_t i = 0; i < count; ++i) {
-      at::Tensor tensor(call->tensors[i].lock());
+      const at::Tensor tensor = call->tensors[i];
       const bool is_there = tensor.defined() && !call->has_written(tensor) && !is_freed(tensor);
       PyObject* shown = is_there ? Object(THPVariable_Wrap(tensor)).release() : Py_NewRef(Py_None);
       PyTuple_SET_ITEM(inputs.get(), Py_ssize_t(i), shown);

@@ -17,6 +17,35 @@ struct CallKind {
   int32_t similar = kNone;  // a kind that differs in its outputs at most
 };
 
+// The tensors that a call is given, for whoever wants to see them when it is over.
+class InputTensors {
+ public:
+  void begin(bool stay) { stay_ = stay; }
+
+  void add(const at::Tensor& tensor) {
+    if (stay_) {
+      staying_.push_back(&tensor);
+    } else {
+      weak_.emplace_back(tensor.getIntrusivePtr());
+    }
+  }
+
+  size_t size() const { return stay_ ? staying_.size() : weak_.size(); }
+
+  // Undefined if it is gone.
+  at::Tensor operator[](size_t place) const { return stay_ ? *staying_[place] : at::Tensor(weak_[place].lock()); }
+
+  void clear() {
+    staying_.clear();
+    weak_.clear();
+  }
+
+ private:
+  bool stay_ = false;  // as parameters of a C++ function do until it returns
+  c10::SmallVector<const at::Tensor*, 8> staying_;
+  c10::SmallVector<WeakTensor, 4> weak_;  // what lies on a stack may be freed, or its memory used for the output
+};
+
 struct Call {
   Operator* op = nullptr;
   uint64_t run = 0;
@@ -29,7 +58,7 @@ struct Call {
   bool valid = false;
   bool is_by_program = false;  // in the thread of the run, not in one of autograd or a collective
   c10::SmallVector<Value, 8> inputs;
-  c10::SmallVector<WeakTensor, 4> tensors;  // the inputs, if bad values are looked for
+  InputTensors tensors;  // the inputs, if bad values are looked for
   c10::SmallVector<int32_t, 2> controls;
   c10::SmallVector<c10::TensorImpl*, 2> written;
   std::vector<at::Tensor> kept;  // what it writes and does not return

@@ -31,18 +31,12 @@ inline bool is_hidden(const c10::impl::LocalDispatchKeySet& local) {
 
 // The dispatch keys of a call.
 inline c10::DispatchKeySet keys_of(const c10::impl::LocalDispatchKeySet& local,
-                                   c10::ArrayRef<const c10::IValue> arguments) {
+                                   Arguments arguments) {
   c10::DispatchKeySet keys;
-  for (const auto& value : arguments) {
-    if (value.isTensor()) {
-      keys = keys | value.toTensor().key_set();
-    } else if (value.isList()) {
-      for (const auto& item : value.toListRef()) {
-        if (!item.isTensor()) break;
-        keys = keys | item.toTensor().key_set();
-      }
-    }
-  }
+  any_tensor(arguments, [&](const at::Tensor& tensor) {
+    keys = keys | tensor.key_set();
+    return false;
+  });
   return (keys | local.included_) - local.excluded_;
 }
 

@@ -16,18 +16,24 @@ constexpr auto kFallbackKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 // From the start of an op that is looked at to its end, whether or not it raises.
 class Looking {
  public:
-  Looking(Thread& thread, Observer& observer, const torch::jit::Stack& stack)
-      : thread_(thread), observer_(observer), stack_(stack) {}
+  Looking(Thread& thread, Observer& observer) : thread_(thread), observer_(observer) {}
 
   ~Looking() {
+    if (!is_over_) end(Outputs());
+  }
+
+  // With what it has returned.
+  template <class Results>
+  void end(const Results& results) {
+    is_over_ = true;
     thread_.opaque_depth = 0;
-    guarded(thread_, observer_, "after an operator", [&] { observer_.end(thread_, stack_); });
+    guarded(thread_, observer_, "after an operator", [&] { observer_.end(thread_, results); });
   }
 
  private:
   Thread& thread_;
   Observer& observer_;
-  const torch::jit::Stack& stack_;
+  bool is_over_ = false;
   c10::impl::ExcludeDispatchKeyGuard inside_unseen_{kFallbackKey};
 };
 
@@ -61,8 +67,12 @@ inline Observer* looking_at(Thread& thread) {
   return is_so_seen ? observer : nullptr;
 }
 
+inline c10::DispatchKeySet below_ours(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kFallbackKey);
+}
+
 inline void on_call(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kFallbackKey);
+  const auto below = below_ours(keys);
   Thread& thread = this_thread();
   Observer* observer = looking_at(thread);
   if (observer == nullptr) {
@@ -76,26 +86,15 @@ inline void on_call(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   guarded(thread, *observer, "before an operator",
           [&] { observer->start(thread, observer->operator_of(handle), arguments); });
   if (thread.opaque_depth != 0) {
-    Looking looking(thread, *observer, *stack);
+    Looking looking(thread, *observer);
     handle.redispatchBoxed(below, stack);
+    looking.end(c10::ArrayRef<c10::IValue>(*stack));
   } else if (thread.is_wrapped) {
     LookingInside looking(thread);
     handle.redispatchBoxed(below, stack);
   } else {  // it only calls others, which come here, too
     handle.redispatchBoxed(below, stack);
   }
-}
-
-// Whether ops can be seen this way; puts the kernel in its place at first.
-inline bool has_fallback() {
-  static const bool is_ours = [] {
-    if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kFallbackKey)) return false;
-    // Kept: without a kernel, a thread with the key switched on could not call anything.
-    auto* library = new torch::Library(torch::Library::IMPL, "_", kFallbackKey, __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&on_call>());
-    return true;
-  }();
-  return is_ours;
 }
 
 // How many runs of this thread, one inside the other, see its ops so.

@@ -87,7 +87,6 @@ class Codes {
   Line first_user_line(Classify classify) {
     for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
       PyObject* code = frame->code;
-      if (code == nullptr || !PyCode_Check(code)) continue;
       const int kind = kind_of(code, classify);
       if (kind == kUser) return {code, frame->instruction, false, callers_of(frame, classify)};
       if (kind == kBackward || kind == kLauncher) return {};
@@ -103,7 +102,6 @@ class Codes {
     frame = frame->previous;
     for (int depth = 0; frame != nullptr && left > 0 && depth < kCallersDepth; ++depth, frame = frame->previous) {
       PyObject* code = frame->code;
-      if (code == nullptr || !PyCode_Check(code)) continue;
       const int kind = kind_of(code, classify);
       if (kind == kUser) {
         hash = (hash ^ reinterpret_cast<uintptr_t>(code)) * 0x9E3779B97F4A7C15ull;
@@ -123,7 +121,6 @@ class Codes {
     int left = kStackLimit;
     for (const Frame* frame = current_frame(); frame != nullptr; frame = frame->previous) {
       PyObject* code = frame->code;
-      if (code == nullptr || !PyCode_Check(code)) continue;
       const int kind = kind_of(code, classify);
       if (kind == kUser) {
         if (!is_decided) found.is_called = is_decided = true;
@@ -147,10 +144,13 @@ class Codes {
   }
 
  private:
+  // Frames without a code are like those of a library. Of a code that is known, not even its type is read.
   template <class Classify>
   int kind_of(PyObject* code, Classify classify) {
+    if (code == nullptr) return kLibrary;
     auto& recent = recent_[(reinterpret_cast<uintptr_t>(code) >> 4) % recent_.size()];
     if (recent.first != code) {
+      if (!PyCode_Check(code)) return kLibrary;
       auto found = kinds_.find(code);
       recent = {code, found != kinds_.end() ? found->second : (kinds_[code] = classify(code))};
     }

@@ -93,10 +93,18 @@ def _hears_of_compiler() -> bool:
         if _before_compiling not in handler.start_callbacks:
             if compiler.utils.counters["frames"]["total"]:
                 return False
-            handler.register_start_callback(_before_compiling)
+            handler.start_callbacks = _Callbacks([*handler.start_callbacks, _before_compiling])
     except AttributeError:  # another PyTorch
         return False
     return True
+
+
+class _Callbacks(list[Any]):
+    """Callbacks of the compiler, of which `torch._dynamo.reset()` clears all but ours."""
+
+    def clear(self) -> None:
+        """Forget those of others."""
+        self[:] = [each for each in self if each is _before_compiling]
 
 
 def _before_compiling(*_: object) -> None:

@@ -27,7 +27,7 @@ class Inputs {
         as_strided_label_(as_strided_label) {}
 
   // Takes note of the tensors among the arguments and hashes everything else.
-  void read(Call& call, c10::ArrayRef<const c10::IValue> arguments) {
+  void read(Call& call, Arguments arguments) {
     unnamed_.clear();
     const auto& may_write = call.op->written;
     const bool writes = call.op->writes(arguments);
@@ -45,37 +45,50 @@ class Inputs {
   }
 
  private:
-  uint64_t read_argument(Call& call, const c10::IValue& value, uint64_t hash, bool written) {
-    if (value.isTensor()) {
-      const at::Tensor& tensor = value.toTensor();
-      if (!tensor.defined()) return mix(hash, 3);
-      if (is_number(tensor)) {
-        uint64_t bits = 0;
-        std::memcpy(&bits, tensor.const_data_ptr(), std::min<size_t>(8, tensor.element_size()));
-        return mix(mix(hash, 4), bits);
+  uint64_t read_argument(Call& call, const Argument& argument, uint64_t hash, bool written) {
+    switch (argument.kind) {
+      case Argument::kTensor: return read_argument(call, argument.tensor(), hash, written);
+      case Argument::kNothing: return mix(hash, 3);
+      case Argument::kInteger: return mix(mix(hash, 5), uint64_t(argument.integer));
+      case Argument::kBoolean: return mix(hash, argument.boolean ? 6 : 7);
+      case Argument::kNumber: {
+        uint64_t bits;
+        std::memcpy(&bits, &argument.number, sizeof bits);
+        return mix(mix(hash, 8), bits);
       }
-      read_tensor(call, tensor, written);
-      if (written) {
-        call.written.push_back(tensor.unsafeGetTensorImpl());
-        if (call.op->keeps_written) call.kept.push_back(tensor);
-      }
-      return mix(hash, 11);
+      case Argument::kTensors:
+        hash = mix(mix(hash, 9), argument.count);
+        for (const at::Tensor& tensor : argument.tensors()) hash = read_argument(call, tensor, hash, written);
+        return hash;
+      case Argument::kIntegers:
+        hash = mix(mix(hash, 9), argument.count);
+        for (int64_t number : argument.integers()) hash = mix(mix(hash, 5), uint64_t(number));
+        return hash;
+      case Argument::kItems:
+        hash = mix(mix(hash, 9), argument.count);
+        for (const auto& item : argument.items()) hash = read_argument(call, argument_of(item), hash, written);
+        return hash;
+      case Argument::kOther: return hash_of_other(argument.boxed(), hash);
     }
-    if (value.isNone()) return mix(hash, 3);
-    if (value.isInt()) return mix(mix(hash, 5), uint64_t(value.toInt()));
-    if (value.isBool()) return mix(hash, value.toBool() ? 6 : 7);
-    if (value.isDouble()) {
-      const double number = value.toDouble();
-      uint64_t bits;
-      std::memcpy(&bits, &number, sizeof bits);
-      return mix(mix(hash, 8), bits);
+    return hash;
+  }
+
+  uint64_t read_argument(Call& call, const at::Tensor& tensor, uint64_t hash, bool written) {
+    if (!tensor.defined()) return mix(hash, 3);
+    if (is_number(tensor)) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, tensor.const_data_ptr(), std::min<size_t>(8, tensor.element_size()));
+      return mix(mix(hash, 4), bits);
     }
-    if (value.isList()) {
-      const auto items = value.toListRef();
-      hash = mix(mix(hash, 9), items.size());
-      for (const auto& item : items) hash = read_argument(call, item, hash, written);
-      return hash;
+    read_tensor(call, tensor, written);
+    if (written) {
+      call.written.push_back(tensor.unsafeGetTensorImpl());
+      if (call.op->keeps_written) call.kept.push_back(tensor);
     }
+    return mix(hash, 11);
+  }
+
+  static uint64_t hash_of_other(const c10::IValue& value, uint64_t hash) {
     if (value.isString()) return mix(hash, std::hash<std::string>()(value.toStringRef()));
     if (value.isDevice()) return mix(mix(hash, uint64_t(value.toDevice().type())), uint64_t(value.toDevice().index()));
     if (value.isComplexDouble()) {
@@ -86,8 +99,7 @@ class Inputs {
   }
 
   void read_tensor(Call& call, const at::Tensor& tensor, bool written) {
-    // Weak, so that nothing is kept from being freed or reused.
-    if (bad_.are_sought()) call.tensors.emplace_back(tensor.getIntrusivePtr());
+    if (bad_.are_sought()) call.tensors.add(tensor);
     const Place place = place_of(tensor);
     Origin* origin = run_.values.find(place);
     if (origin == nullptr && scopes_.outside_modules.in_optimizer && decoder_.number("find_new_state", nullptr) != 0) {
@@ -120,8 +132,8 @@ class Inputs {
   }
 
   void emit_source(int32_t node, Value value, const at::Tensor& tensor) {
-    const int64_t began = bad_.are_sought() ? recording_.now() : 0;
-    const int kinds = recording_.emit(node, 0, tensor, false);
+    int64_t began = 0;
+    const int kinds = recording_.emit(node, 0, tensor, false, began);
     if (kinds <= 0) return;
     bad_.note(value, kinds);
     bad_.note_arrival(value, tensor);

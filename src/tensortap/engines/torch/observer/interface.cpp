@@ -1,7 +1,7 @@
 // What Python calls, the GIL being held; see library.py. Only these plain C symbols are exported. All that the library is made of
 // comes in by headers, as the headers of torch take longer to compile than all of it.
 
-#include "fallback.h"
+#include "typed_kernels.h"
 #include "finite.h"
 #include "samples.h"
 

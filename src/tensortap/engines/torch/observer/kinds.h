@@ -16,7 +16,7 @@ class Kinds {
 
   // Notes what tells a call from calls of other kinds before it has run: operator, arguments other than tensors, what it
   // writes to, the lines of the program; and one of the kinds that are so, if there are any. Nothing if it cannot be told.
-  void note(Call& call, c10::ArrayRef<const c10::IValue> arguments) {
+  void note(Call& call, Arguments arguments) {
     call.kind = {};
     if (!TENSORTAP_READS_FRAMES || call.op->return_count == 0) return;
     const Stack stack = codes_.stack([this](PyObject* code) { return int(decoder_.number("classify", "O", code)); });
@@ -25,7 +25,7 @@ class Kinds {
     hash = mix(hash, uint64_t(stack.is_called) << 1 | uint64_t(call.forward >= 0));
     tensors_.clear();
     for (const auto& argument : arguments) {
-      if (!read(argument, hash)) return;
+      if (!read(argument.boxed(), hash)) return;
     }
     for (const c10::TensorImpl* written : call.written) {
       const auto place = std::find(tensors_.begin(), tensors_.end(), written) - tensors_.begin();

@@ -14,21 +14,24 @@ inline bool is_wrapper(const at::Tensor& tensor) {
   return tensor.key_set().has_any(keys);
 }
 
+// What `Tensor.has_storage` says, without a virtual call.
+inline bool has_storage(const at::Tensor& tensor) { return bool(tensor.unsafeGetTensorImpl()->unsafe_storage()); }
+
 // Where the storage of a tensor begins; null if it has none, or one without memory.
 inline const void* memory_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return nullptr;
+  if (!has_storage(tensor)) return nullptr;
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
 }
 
 // Whether a tensor is known by the storage it lies in.
 inline bool has_plain_storage(const at::Tensor& tensor) {
-  if (!tensor.has_storage() || (is_wrapper(tensor) && memory_of(tensor) == nullptr)) return false;
+  if (!has_storage(tensor) || (is_wrapper(tensor) && memory_of(tensor) == nullptr)) return false;
   return tensor.layout() == c10::kStrided && !tensor.is_nested();
 }
 
 // Whether there is memory behind every element of a tensor whose elements lie in its storage.
 inline bool covers(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return false;
+  if (!has_storage(tensor)) return false;
   if (tensor.numel() == 0) return true;
   int64_t extent = tensor.storage_offset() + 1;
   for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);

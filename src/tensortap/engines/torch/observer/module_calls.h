@@ -6,11 +6,7 @@
 // all modules: those inside are counted, and Python is not asked about them.
 #pragma once
 
-#include "python.h"
-
-#include <ATen/TracerMode.h>
-
-#include <vector>
+#include "root_calls.h"
 
 namespace tensortap {
 namespace module_calls {
@@ -112,20 +108,17 @@ PyObject* as_method(PyMethodDef* definition) {
   return method;
 }
 
-// Shared with Python, which reads and writes it.
-struct Outermost {
-  uint64_t thread;      // whose calls are counted; none in a forked child
-  int64_t depth;        // modules that are being called, each by the one before
-  int64_t modules;      // calls so far
-  int64_t hears_leave;  // whether Python wants to hear of the end of the outermost call, too
-
-  bool is_inside() const { return depth > 0 && PyThread_get_thread_ident() == thread; }
-};
-
-// The hooks belong to a tuple: a bytearray that holds the numbers, and what Python has called for an outermost call.
+// The hooks belong to a tuple: a bytearray that holds the numbers, what Python has called for an outermost call, and what
+// notes those of which it need not hear.
 Outermost* outermost_of(PyObject* self) {
   return reinterpret_cast<Outermost*>(PyByteArray_AS_STRING(PyTuple_GET_ITEM(self, 0)));
 }
+
+RootCalls* root_calls_of(PyObject* self) {
+  return static_cast<RootCalls*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, 3), nullptr));
+}
+
+void delete_root_calls(PyObject* capsule) { delete static_cast<RootCalls*>(PyCapsule_GetPointer(capsule, nullptr)); }
 
 PyObject* on_enter(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   Outermost* calls = outermost_of(self);
@@ -134,6 +127,7 @@ PyObject* on_enter(PyObject* self, PyObject* const* arguments, Py_ssize_t count)
     ++calls->modules;
     Py_RETURN_NONE;
   }
+  if (count == 2 && root_calls_of(self)->takes(*calls, arguments[0], arguments[1])) Py_RETURN_NONE;
   return PyObject_Vectorcall(PyTuple_GET_ITEM(self, 1), arguments, size_t(count), nullptr);
 }
 
@@ -183,6 +177,27 @@ EXPORT void tt_set_quick_hooks(PyObject* pairs) {
     Py_DECREF(each.leave);
   }
 }
+
+// What notes calls of models that go on as their run does; see root_calls.h.
+EXPORT PyObject* tt_root_calls(PyObject* facts) {
+  using namespace tensortap::module_calls;
+  return PyCapsule_New(new RootCalls(facts), nullptr, delete_root_calls);
+}
+
+EXPORT void tt_begin_root_calls(PyObject* self, int64_t suspected) {
+  using namespace tensortap::module_calls;
+  root_calls_of(self)->begin_run(*outermost_of(self), suspected);
+}
+
+EXPORT void tt_expect_root_call(PyObject* self, PyObject* module, PyObject* reference, int64_t unlooked) {
+  tensortap::module_calls::root_calls_of(self)->expect(module, reference, unlooked);
+}
+
+EXPORT int64_t tt_passed_root_calls(PyObject* self, PyObject* module) {
+  return tensortap::module_calls::root_calls_of(self)->passed(module);
+}
+
+EXPORT PyObject* tt_take_root_calls(PyObject* self) { return tensortap::module_calls::root_calls_of(self)->take(); }
 
 // Hooks for the calls of modules, for such a tuple.
 EXPORT PyObject* tt_outermost_calls(PyObject* self) {

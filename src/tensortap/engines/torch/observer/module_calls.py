@@ -89,6 +89,8 @@ class OutermostCalls(ctypes.Structure):
             and wants those inside to be counted.
         modules: calls of modules so far.
         hears_leave: whether the end of an outermost call is told, too.
+        goes_on: whether calls that are like those before in the present run are noted, and not told. What they are
+            like is said by `calls`, `models`, `trains` and `shared`, which are those of `PresentRun`.
     """
 
     _fields_ = (
@@ -96,19 +98,55 @@ class OutermostCalls(ctypes.Structure):
         ("depth", ctypes.c_int64),
         ("modules", ctypes.c_int64),
         ("hears_leave", ctypes.c_int64),
+        ("goes_on", ctypes.c_int64),
+        ("calls", ctypes.c_int64),
+        ("models", ctypes.c_int64),
+        ("trains", ctypes.c_int64),
+        ("shared", ctypes.c_int64),
+        ("suspected", ctypes.c_int64),
     )
 
     enter: Callable[..., None]
     leave: Callable[..., None]
+    _itself: tuple[Any, ...]
+    _library: Any
 
     @classmethod
-    def told_to(cls, on_enter: Callable[..., None], on_leave: Callable[..., None]) -> OutermostCalls:
-        """Hooks that call these two."""
+    def told_to(
+        cls, on_enter: Callable[..., None], on_leave: Callable[..., None], facts: tuple[Any, ...] = ()
+    ) -> OutermostCalls:
+        """Hooks that call these two.
+
+        Args:
+            on_enter: before a call.
+            on_leave: after it.
+            facts: what decides whether a call is noted, see root_calls.h.
+        """
         memory = bytearray(ctypes.sizeof(cls))
         calls = cls.from_buffer(memory)
-        calls.enter, calls.leave = library().tt_outermost_calls((memory, on_enter, on_leave))
+        calls._library = library()
+        calls._itself = (memory, on_enter, on_leave, library().tt_root_calls(facts))
+        calls.enter, calls.leave = library().tt_outermost_calls(calls._itself)
         _all.append(weakref.ref(calls, _all.remove))
         return calls
+
+    def begin_run(self, suspected: int) -> None:
+        """A run begins, whose calls may be noted until one is to be told."""
+        self._library.tt_begin_root_calls(self._itself, suspected)
+
+    def take(self) -> tuple[tuple[int, ...], int, bool, tuple[int, ...]] | None:
+        """What was noted since this was asked last, for `PresentRun.note_calls`; None if nothing was."""
+        noted: tuple[tuple[int, ...], int, bool, tuple[int, ...]] | None
+        noted = self._library.tt_take_root_calls(self._itself)
+        return noted
+
+    def passed(self, module: nn.Module) -> int:
+        """How many calls of a model that train nothing were noted since this was asked last."""
+        return int(self._library.tt_passed_root_calls(self._itself, module))
+
+    def expect(self, module: nn.Module, unlooked: int) -> None:
+        """Note calls of a model that was called in this run; so many of those that train nothing, until one is told."""
+        self._library.tt_expect_root_call(self._itself, module, weakref.ref(module), unlooked)
 
 
 _all: list[weakref.ref[OutermostCalls]] = []

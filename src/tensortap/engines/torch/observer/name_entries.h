@@ -85,6 +85,7 @@ class NameEntries {
         family.run = run_;
         family.count = count + 1;
         position_ = position + 1;
+        prefetch(position);
         return sequence_[position];
       }
     }
@@ -102,6 +103,16 @@ class NameEntries {
   }
 
  private:
+  // What the next names will need comes into the cache while the op computes: the entry after the next, and the family of the next.
+  void prefetch(size_t position) const {
+    if (position + 2 >= sequence_.size()) return;
+    const auto* entry = reinterpret_cast<const char*>(&entries_[size_t(sequence_[position + 2])]);
+    for (size_t at = 0; at < sizeof(NameEntry); at += 64) __builtin_prefetch(entry + at);
+    __builtin_prefetch(entry + sizeof(NameEntry) - 1);
+    const int32_t family = entries_[size_t(sequence_[position + 1])].family;
+    if (family != kNone) __builtin_prefetch(&families_[size_t(family)]);
+  }
+
   // All entries of one label in one scope, in the order of a run.
   struct Family {
     uint64_t key = 0;  // scope and label

@@ -36,7 +36,7 @@ class Nodes {
 
   // Is there a node for this call, as far as can be told before it has run? If not, Python takes a note of the
   // arguments, which are gone when it has.
-  void recognise(Call& call, c10::ArrayRef<const c10::IValue> arguments) {
+  void recognise(Call& call, Arguments arguments) {
     NameEntry& entry = entries_[call.entry];
     if (entry.arguments_vary) call.arguments = 0;
     Variant* similar = nullptr;
@@ -44,6 +44,7 @@ class Nodes {
       if (each.begin != call.begin) continue;
       if (each.arguments == call.arguments) {
         call.known = each.node;
+        taps_.prefetch(*run_.plan, each.node);
         return;
       }
       similar = &each;
@@ -68,7 +69,7 @@ class Nodes {
     WithPython python;
     Object values(PyTuple_New(Py_ssize_t(arguments.size())));
     for (size_t i = 0; i < arguments.size(); ++i) {
-      PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), Object(to_python(arguments[i])).release());
+      PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), Object(to_python(arguments[i].boxed())).release());
     }
     if (varies) {
       decoder_.ask("arguments_vary", "iiO", similar->node, call.op->index, values.get());

@@ -31,6 +31,7 @@ from tensortap.seam.graph import merged_attributes
 __all__ = ["Nodes"]
 
 _KINDS_KEPT = 20_000
+_VARIED_KEPT = 1000
 _RUNS_REMEMBERED = 8  # that a program goes through in turn, such as rollouts and updates
 
 
@@ -56,6 +57,9 @@ class Nodes:
         self._has_forward_stack = False  # the last node that was built
         self._kinds: list[Node] = []  # one of each
         self._kind_has_forward_stack: list[bool] = []
+        self._varied: dict[
+            int, tuple[Mapping[str, Any], Mapping[str, Any]]
+        ] = {}  # by identity, before and since
         self._device_names: dict[torch.device, str] = {}  # for one run: the rank may come to be known later
         self._observation: Observation | None = None
         self._failed: tuple[Node, CodeType, int] | None = None
@@ -163,7 +167,16 @@ class Nodes:
         op = self._operators[operator]
         known = self._nodes[node]
         attributes = merged_attributes(known.attributes, op.attributes_of_all(values))
-        self._nodes[node] = replace(known, attributes=attributes)
+        # Nodes that shared theirs go on sharing them.
+        shared = self._varied.get(id(known.attributes))
+        if shared is not None and shared[1] == attributes:
+            attributes = shared[1]
+        else:
+            if len(self._varied) >= _VARIED_KEPT:
+                self._varied.clear()
+            self._varied[id(known.attributes)] = (known.attributes, attributes)
+        self._nodes[node] = varied = replace(known, attributes=attributes)
+        untrack(varied)
         self._made += 1
 
     def shapes_vary(self, node: int, outputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:

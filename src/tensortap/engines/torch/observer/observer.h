@@ -8,14 +8,14 @@
 //           health pills and copies of watched outputs go to their lanes
 //
 // Where to find what:
-//   operators.h, dispatching.h   which calls count, and what their operators do
+//   operators.h, dispatching.h   which calls count, and what their operators do; arguments.h: what they are called with
 //   inputs.h, values.h           which values a call is given
 //   scopes.h, forward_ops.h      in which module, backward pass or optimizer it runs; frames.h: on which line
 //   name_entries.h, nodes.h      what it is called, and which node it is
 //   plans.h, recording.h         what is watched of it, and its records; contents.h: whether there is something to look at
 //   bad_values.h                 what it has made bad
 //   known_tensors.h              parameters, buffers and optimizer state, named as in the run before
-//   callbacks.h, fallback.h      what PyTorch calls; interface.cpp: what Python calls
+//   callbacks.h, fallback.h, typed_kernels.h   what PyTorch calls; interface.cpp: what Python calls
 #pragma once
 
 #include <exception>
@@ -84,9 +84,16 @@ class Observer {
 
   Operator* operator_of(const at::RecordFunction& fn) { return operators_.of(fn); }
   Operator* operator_of(const c10::OperatorHandle& handle) { return operators_.of(handle); }
+  Operator* operator_of(const c10::OperatorHandle& handle, size_t number) { return operators_.of(handle, number); }
 
   // Sets the thread's opaque depth if the op is looked at as a whole, so that nothing inside of it counts.
-  void start(Thread& thread, Operator* op, c10::ArrayRef<const c10::IValue> arguments) {
+  void start(Thread& thread, Operator* op, c10::ArrayRef<const c10::IValue> stack) {
+    const bool counts = op != nullptr && !op->transparent;
+    start(thread, op, StackArguments(stack, counts ? op->argument_count : 0), false);
+  }
+
+  // The arguments may stay where they are until the op is over.
+  void start(Thread& thread, Operator* op, Arguments arguments, bool stay) {
     if (thread.run != run.id) {  // the first call of this run on another thread
       thread.run = run.id;
       thread.calls = 1;
@@ -96,8 +103,6 @@ class Observer {
       decoder.tell("failure_was_caught");
     }
     if (op == nullptr || op->transparent) return;
-    // A call from TorchScript brings the whole stack; the arguments are at its end.
-    if (arguments.size() > op->argument_count) arguments = arguments.slice(arguments.size() - op->argument_count);
     Call& call = thread.call;
     call.valid = false;
     const auto local = c10::impl::tls_local_dispatch_key_set();
@@ -121,6 +126,7 @@ class Observer {
     if (line.prints || op->index == kNone) return;
     if (op->is_collective && run.met == 0) run.met = recording.now();
     call.start(op, run.id);
+    call.tensors.begin(stay);
     call.number = thread.calls - 1;
     call.uncaught = std::uncaught_exceptions();
     call.is_by_program = thread.observer == this;
@@ -133,27 +139,18 @@ class Observer {
     call.valid = true;
   }
 
-  void end(Thread& thread, c10::ArrayRef<c10::IValue> results) {
-    Call& call = thread.call;
-    if (!call.valid) return;
-    call.valid = false;
-    if (call.run != run.id) {  // it began in a run that is over, whose operators may be gone
-      call.let_go();
-      return;
-    }
-    if (thread.observer == this) scopes.forward_ops.attribute(call);
-    if (std::uncaught_exceptions() > call.uncaught) {
-      call.let_go();
-      has_failed_ = true;
-      nodes_.report_failure(call);
-      return;
-    }
-    collect_outputs(call, results);
-    const int32_t node = name_outputs(call);
-    if (run.traced) note_execution(call.number);
-    run.nodes.push_back(node);
-    if (run.plan->watches) record_outputs(call, node);
-    call.let_go();
+  void end(Thread& thread, c10::ArrayRef<c10::IValue> stack) {
+    if (!has_ended_well(thread)) return;
+    const size_t returns = thread.call.op->return_count;  // TorchScript shows its whole stack
+    outputs_.clear();
+    for (const auto& result : stack.slice(stack.size() > returns ? stack.size() - returns : 0)) collect(result);
+    finish(thread.call);
+  }
+
+  void end(Thread& thread, Outputs returned) {
+    if (!has_ended_well(thread)) return;
+    outputs_.assign(returned.begin(), returned.end());
+    finish(thread.call);
   }
 
   // ---- gradients of parameters, complete ----
@@ -202,11 +199,34 @@ class Observer {
     for (int32_t writer : call.controls) call.begin = mix(call.begin, uint64_t(writer) + (uint64_t(1) << 40));
   }
 
-  // The tensors that an op has returned, and those that it has only written.
-  void collect_outputs(const Call& call, c10::ArrayRef<c10::IValue> results) {
-    outputs_.clear();
-    const size_t returns = call.op->return_count;  // TorchScript shows its whole stack
-    for (const auto& result : results.slice(results.size() > returns ? results.size() - returns : 0)) collect(result);
+  bool has_ended_well(Thread& thread) {
+    Call& call = thread.call;
+    if (!call.valid) return false;
+    call.valid = false;
+    if (call.run != run.id) {  // it began in a run that is over, whose operators may be gone
+      call.let_go();
+      return false;
+    }
+    if (thread.observer == this) scopes.forward_ops.attribute(call);
+    if (std::uncaught_exceptions() <= call.uncaught) return true;
+    call.let_go();
+    has_failed_ = true;
+    nodes_.report_failure(call);
+    return false;
+  }
+
+  // With the tensors that it has returned as outputs.
+  void finish(Call& call) {
+    if (!call.kept.empty()) add_kept(call);
+    const int32_t node = name_outputs(call);
+    if (run.traced) note_execution(call.number);
+    run.nodes.push_back(node);
+    if (run.plan->watches) record_outputs(call, node);
+    call.let_go();
+  }
+
+  // Those that it has only written.
+  void add_kept(const Call& call) {
     const size_t returned = outputs_.size();
     for (const auto& tensor : call.kept) {
       bool is_returned = false;
@@ -264,12 +284,11 @@ class Observer {
   void record_outputs(const Call& call, int32_t node) {
     const bool fresh = !call.op->is_view && call.written.empty();
     const int inherited = bad.kinds_of_inputs(call);
-    // Looked at now: since the last record, the op may have waited for other ranks, and times are compared between them.
-    const int64_t began = bad.are_sought() ? recording.now() : 0;
+    int64_t began = 0;  // to be recorded: since the last record, the op may have waited for other ranks
     int kinds = 0;
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
-      const int found = contents_.settle(call, node, slot, tensor) ? recording.emit(node, slot, tensor, fresh) : kNotSummarised;
+      const int found = contents_.settle(call, node, slot, tensor) ? recording.emit(node, slot, tensor, fresh, began) : kNotSummarised;
       if (found > 0) kinds |= found;
       bad.note(value_of(call.entry, slot), found == kNotSummarised ? inherited : found);
     }

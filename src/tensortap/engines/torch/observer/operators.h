@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "arguments.h"
 #include "decoder.h"
 #include "values.h"
 
@@ -39,11 +40,11 @@ struct Operator {
   bool last_descends = false;
 
   // Whether a call with these arguments writes to those that it may write to.
-  bool writes(c10::ArrayRef<const c10::IValue> arguments) const {
+  bool writes(Arguments arguments) const {
     if (written.empty()) return false;
     if (training_argument < 0) return true;
     const size_t place = size_t(training_argument);
-    return place < arguments.size() && arguments[place].isBool() && arguments[place].toBool();
+    return place < arguments.size() && arguments[place].kind == Argument::kBoolean && arguments[place].boolean;
   }
 };
 
@@ -61,10 +62,19 @@ class Operators {
     return of(name, full_name.has_value() ? full_name->overload_name : "");
   }
 
+  // Of one that has a number of its own, see typed_kernels.h.
+  Operator* of(const c10::OperatorHandle& handle, size_t number) {
+    if (number < numbered_.size() && numbered_[number] != nullptr) return numbered_[number];
+    if (number >= numbered_.size()) numbered_.resize(number + 1);
+    return numbered_[number] = of(handle);
+  }
+
   Operator* of(const c10::OperatorHandle& handle) {
-    const char* name = handle.schema().name().c_str();
-    const auto recent = built_in_.find(name);
-    return recent != built_in_.end() ? recent->second : of(name, handle.schema().overload_name());
+    const auto recent = built_in_.find(&handle.operator_name());
+    if (recent != built_in_.end()) return recent->second;
+    Operator* found = of(handle.schema().name().c_str(), handle.schema().overload_name());
+    if (found->is_built_in) built_in_[&handle.operator_name()] = found;
+    return found;
   }
 
  private:
@@ -128,7 +138,8 @@ class Operators {
 
   const Decoder& decoder_;
   std::unordered_map<std::string, std::unique_ptr<Operator>> operators_;
-  ska::flat_hash_map<const char*, Operator*> built_in_;  // by the address of their names
+  ska::flat_hash_map<const void*, Operator*> built_in_;  // by the address of their names, in schemas and in the dispatcher
+  std::vector<Operator*> numbered_;
 };
 
 }  // namespace tensortap

@@ -62,6 +62,11 @@ class Taps {
     return slot < known.taps.size() ? c10::ArrayRef<Tap>(known.taps[slot]) : c10::ArrayRef<Tap>();
   }
 
+  // It will be asked for when the op has computed.
+  static void prefetch(const Plan& plan, int32_t node) {
+    if (size_t(node) < plan.nodes.size()) __builtin_prefetch(&plan.nodes[size_t(node)]);
+  }
+
   // What is known of a node, if it is: another that will be watched alike takes it.
   Plan::Node known_of(const Plan& plan, int32_t node) const {
     const bool is_resolved = size_t(node) < plan.nodes.size() && plan.nodes[size_t(node)].version == versions_[node];

@@ -44,8 +44,14 @@ class Recording {
     return last_time_;
   }
 
-  // Records an output; says which kinds of bad values it has, if its summary was made. A fresh one was made by an op just now.
   int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh) {
+    int64_t time = 0;
+    return emit(node, slot, tensor, fresh, time);
+  }
+
+  // Records an output; says which kinds of bad values it has, if its summary was made. A fresh one was made by an op just now.
+  // The time is looked at, if it is 0, when there is something to record; the outputs of one op share it.
+  int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh, int64_t& time) {
     const auto taps = taps_.of(*run_.plan, node, slot);
     if (taps.empty()) return kNotSummarised;
     if (!fresh && is_freed(tensor)) {
@@ -60,7 +66,7 @@ class Recording {
       decoder_.ask("tap", "inO", node, Py_ssize_t(slot), shown.get());
       return kNotSummarised;
     }
-    const int64_t time = now();
+    if (time == 0) time = now();
     int kinds = kNotSummarised;
     for (const Tap& tap : taps) {
       if (lanes_[tap.lane].kind == Lane::kSummary) {

@@ -137,7 +137,10 @@ class Records:
 
     def take(self, lane: int, rows: Any, data: Any, muted: int, bad: bool) -> None:
         """Take over records that nobody else has any more."""
-        run, watching = self._current, self._watching
+        run = self._run
+        assert run is not None
+        watching = run.plan.watching
+        assert watching is not None
         if muted:
             run.lanes.count_muted(watching, lane, muted)
         if len(rows):

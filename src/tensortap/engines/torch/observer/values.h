@@ -108,6 +108,17 @@ struct alignas(64) Memory {
   Value arriving = kNoValue;
 
   bool is_gone() const { return plain ? storage.expired() : object.expired(); }
+
+  // Unused from now on: what the next use of it does not set is as it was at first.
+  void let_go() {
+    storage.reset();
+    object.reset();
+    origin = Origin{};
+    serial = version = 0;
+    writer = -1;
+    has_views = false;
+    content = Content::kThere;
+  }
 };
 
 // All places of a run that have a name. Storages are held by weak pointers, which frees their data as usual but keeps their
@@ -187,8 +198,8 @@ class Values {
   }
 
   void clear() {
-    views_.clear();
-    memory_of_.clear();
+    if (!views_.empty()) views_.clear();  // which walks through all of its room
+    if (!memory_of_.empty()) memory_of_.clear();
     memories_.clear();
     unused_.clear();
     young_.fill(kNoMemory);
@@ -255,7 +266,7 @@ class Values {
     Memory& memory = memories_[index];
     if (keeps_gone_ || !memory.is_gone()) return false;
     memory_of_.erase(memory.address);  // places of views are known by their serial to be void
-    memory = Memory{};
+    memory.let_go();
     unused_.push_back(index);
     return true;
   }

@@ -2,6 +2,7 @@
 // DTensors brings one to every other op, and Python takes longer for the answer than for the op.
 #pragma once
 
+#include "arguments.h"
 #include "decoder.h"
 #include "known.h"
 
@@ -30,16 +31,8 @@ class TensorClasses {
   explicit TensorClasses(const Decoder& decoder) : decoder_(decoder) {}
 
   // Whether an op is seen as those that a wrapper among its arguments executes on what it wraps.
-  bool show_their_ops(c10::ArrayRef<const c10::IValue> arguments) {
-    for (const auto& value : arguments) {
-      if (value.isTensor() && shows_its_ops(value.toTensor())) return true;
-      if (!value.isList()) continue;
-      for (const auto& item : value.toListRef()) {
-        if (!item.isTensor()) break;
-        if (shows_its_ops(item.toTensor())) return true;
-      }
-    }
-    return false;
+  bool show_their_ops(Arguments arguments) {
+    return any_tensor(arguments, [this](const at::Tensor& tensor) { return shows_its_ops(tensor); });
   }
 
   // With the GIL: the ordinary tensor by which this one is known, itself or what it wraps; undefined if only Python can tell.

@@ -257,16 +257,17 @@ class UpdateCollector:
 
     def _parameters_before(self, optimizer: Optimizer) -> SeenParameters:
         """The parameters of an optimizer and of all models as they are before its step."""
-        held: dict[int, list[str]] = {}
+        held: dict[int, tuple[str, ...]] = {}
         for other, course in self._courses.items():
+            alone = (course.name,)
             for parameter in _parameters_of(other):
-                held.setdefault(id(parameter), []).append(course.name)
+                held[id(parameter)] = held[id(parameter)] + alone if id(parameter) in held else alone
         own = {id(each): each for each in _parameters_of(optimizer)}
         others = dict(own)
 
         def seen(name: str, parameter: torch.Tensor, is_owned: bool) -> SeenParameter:
-            holders, is_stale = tuple(held.get(id(parameter), ())), self._applied.is_stale(parameter)
-            return SeenParameter(name, parameter, is_owned, holders, id(parameter) in own, is_stale)
+            number, is_stale = id(parameter), self._applied.is_stale(parameter)
+            return SeenParameter(name, parameter, is_owned, held.get(number, ()), number in own, is_stale)
 
         found: list[SeenParameter] = []
         for path, parameter in self._program.parameters():

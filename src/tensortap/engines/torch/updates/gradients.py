@@ -96,13 +96,10 @@ class AppliedGradients:
     def is_stale(self, parameter: torch.Tensor) -> bool:
         """Whether the gradient of a parameter holds an applied one besides a new one."""
         applied = self._followed.get(id(parameter))
+        if applied is None or not applied.is_added_to:
+            return False
         gradient = parameter.grad
-        return (
-            applied is not None
-            and applied.is_added_to
-            and gradient is not None
-            and gradient._cdata == applied.address
-        )
+        return gradient is not None and gradient._cdata == applied.address
 
     def forget(self) -> None:
         """Follow none of them."""

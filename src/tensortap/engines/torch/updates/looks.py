@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ _BEFORE, _GRADIENT, _NOW = 0, 2, 4
 _COLUMNS = 6
 """Of a parameter: where each of its three samples begins, and how many elements it has."""
 
-_ROW = np.dtype([*((name, np.float64) for name in ("size", "largest", "nonzero", "changed", "lost")),
-                 ("mark_before", np.uint64), ("mark", np.uint64)])  # fmt: skip
+_NUMBERS = ("size", "largest", "nonzero", "changed", "lost")
+_ROW = np.dtype([*((name, np.float64) for name in _NUMBERS), ("mark_before", np.uint64), ("mark", np.uint64)])
 
 
 class Measured(NamedTuple):
@@ -75,8 +75,8 @@ class Look:
     >>> weight.sum().backward()
     >>> look = Look([weight])
     >>> weight.data[0] = 2
-    >>> look.measured([True])[0].changed, look.measured([True])[0].lost
-    (0.25, 0.75)
+    >>> [(each.changed, each.lost) for each in look.measured([True])]
+    [(0.25, 0.75)]
     """
 
     def __init__(self, parameters: list[torch.Tensor], room: Room | None = None) -> None:
@@ -92,17 +92,18 @@ class Look:
         self._take(_GRADIENT)
         self._ends_before = self._end
 
-    def has_gradient(self, number: int) -> bool:
-        """Whether a parameter has one."""
-        return bool(self._places[number, _GRADIENT + 1] != _MISSING)
+    def have_gradients(self) -> list[bool]:
+        """Of each parameter, whether it has one."""
+        found: list[bool] = (self._places[:, _GRADIENT + 1] != _MISSING).tolist()
+        return found
 
     def gradient(self, number: int) -> np.ndarray[Any, Any] | None:
         """The sample of a parameter's gradient; None if there is none, or it cannot be read."""
         begin, count = self._places[number, _GRADIENT : _GRADIENT + 2]
         return self._values[begin : begin + count] if count > 0 else None
 
-    def measured(self, own: Sequence[bool]) -> list[Measured]:
-        """What has become of each of them.
+    def measured(self, own: Sequence[bool]) -> Iterator[Measured]:
+        """What has become of each of them, made as they are asked for: there may be thousands.
 
         Args:
             own: whether it was this update that changed it, if it has changed.
@@ -111,17 +112,17 @@ class Look:
         self._take(_NOW)
         measure = native("tt_measure")
         if measure is None:
-            return [
-                self._measured_plainly(row, is_own)
-                for row, is_own in zip(self._places.tolist(), own, strict=True)
-            ]
+            return map(self._measured_plainly, self._places.tolist(), own)
         room = self.room
         room.owned[: len(own)] = own
         measure(room.at_places, len(own), room.at_values, room.at_owned, room.at_found)
-        return [
-            Measured._make((*map(_known, row[:5]), *(f"{mark:016x}" if mark else None for mark in row[5:])))
-            for row in room.found[: len(own)].tolist()
+        found = room.found[: len(own)]
+        numbers = [_known_numbers(found[name]) for name in _NUMBERS]
+        marks = [
+            [f"{mark:016x}" if mark else None for mark in found[name].tolist()]
+            for name in ("mark_before", "mark")
         ]
+        return map(Measured, *numbers, *marks)
 
     def _take(self, column: int) -> None:
         of_gradients = column == _GRADIENT
@@ -184,6 +185,14 @@ class Look:
 def _or_itself(wrapper: torch.Tensor) -> torch.Tensor:
     inside = readable(wrapper)
     return wrapper if inside is None else inside
+
+
+def _known_numbers(column: np.ndarray[Any, Any]) -> list[float | None]:
+    numbers: list[float | None] = column.tolist()
+    if not np.isfinite(column).all():
+        for place in np.flatnonzero(~np.isfinite(column)).tolist():
+            numbers[place] = None
+    return numbers
 
 
 def _known(number: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,10 @@ class _Known:
             self.differs = rows_differ(parameter)
         return self.differs
 
-    def quiet(self, nonzero: float | None, gradient: Callable[[], Any]) -> float | None:
-        """The share of its gradient that was zero in this update and the seven before it; None without a gradient."""
-        if nonzero is None:
-            return None
-        if nonzero == 1.0:
-            self.heard = None
-            return 0.0
-        sample = gradient()
+    def quiet(self, look: Look, number: int) -> float:
+        """The share of its gradient, a part of which is zero, that was so in this update and the seven before it."""
+        sample = look.gradient(number)
+        assert sample is not None
         if self.heard is None or self.heard.shape != sample.shape:
             self.heard = np.zeros(sample.shape, np.int32)
         self.heard += 1
@@ -134,7 +130,8 @@ class SeenParameters:
         self._known = known
         self._look = known.look([each.parameter for each in seen])
         for each in seen:
-            each.rows_differ = known.of(each.parameter).rows_differ(each.parameter)
+            of_it = known.of(each.parameter)
+            each.rows_differ = of_it.rows_differ(each.parameter) if of_it.differs is False else of_it.differs
         known.forget_dead(len(seen))
 
     def after(self, reached: Collection[int] | None) -> tuple[ParameterUpdate, ...]:
@@ -144,10 +141,15 @@ class SeenParameters:
             reached: what the loss led to, by identity; None if that is not known.
         """
         look, found = self._look, []
-        for number, (each, measured) in enumerate(
-            zip(self.seen, look.measured([each.is_own for each in self.seen]), strict=True)
-        ):
-            parameter, known = each.parameter, self._known.of(each.parameter)
+        measured = look.measured([each.is_own for each in self.seen])
+        has_gradient = look.have_gradients()
+        for number, (each, now) in enumerate(zip(self.seen, measured, strict=True)):
+            parameter, known, nonzero = each.parameter, self._known.of(each.parameter), now.nonzero
+            quiet: float | None = None
+            if nonzero == 1.0:
+                known.heard, quiet = None, 0.0
+            elif nonzero is not None:
+                quiet = known.quiet(look, number)
             found.append(
                 ParameterUpdate(
                     each.name,
@@ -157,16 +159,16 @@ class SeenParameters:
                     each.is_owned,
                     each.held,
                     None if reached is None else id(parameter) in reached,
-                    measured.gradient,
-                    measured.nonzero,
-                    each.is_stale if look.has_gradient(number) else None,
-                    measured.changed,
-                    measured.lost,
-                    measured.size,
-                    measured.mark,
-                    measured.mark_before,
+                    now.gradient,
+                    nonzero,
+                    each.is_stale if has_gradient[number] else None,
+                    now.changed,
+                    now.lost,
+                    now.size,
+                    now.mark,
+                    now.mark_before,
                     each.declared,
-                    known.quiet(measured.nonzero, lambda number=number: look.gradient(number)),  # type: ignore[misc]
+                    quiet,
                     each.rows_differ,
                     each.is_unwritten,
                 )
