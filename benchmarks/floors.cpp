@@ -43,7 +43,11 @@ EXPORT void floor_by_recording() {
 }
 
 EXPORT void floor_by_kernel() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-  library->fallback(torch::CppFunction::makeFromBoxedFunction<&on_call>());
+  static auto* library = [] {
+    auto* made = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    made->fallback(torch::CppFunction::makeFromBoxedFunction<&on_call>());
+    return made;
+  }();
+  (void)library;
   c10::impl::tls_set_dispatch_key_included(kKey, true);
 }

@@ -2,18 +2,20 @@
 
     python benchmarks/per_op.py
 
-A step executes some hundred operators on small tensors, one callback of PyTorch's RecordFunction each. The variants
-take turns in one process: nothing; a RecordFunction callback that does nothing, for which PyTorch packs the inputs of
-every operator, which is the least that any observer by RecordFunction costs; names and data flow of every operator;
-these and the health of every output. A run has a fixed cost besides: it is measured by steps of two lengths, and taken
-out.
+A step executes some hundred operators on small tensors. The variants take turns: nothing; names and data flow of every
+operator; these and the health of every output. Beside them, in a process of their own because there is one place for
+it: nothing, and a kernel in the place of all others that does nothing (`floors.py`), for which PyTorch packs the inputs
+of every operator. A run has a fixed cost besides: it is measured by steps of two lengths, and taken out.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from floors import observe_for_nothing
 
 import tensortap as tt
 
+KEY = "TESTING_ONLY_GenericMode"
 SHORT, LONG = 100, 500
 WARM_UP = 5
 
@@ -53,15 +57,18 @@ class Ways:
         """As it is."""
         return step
 
-    def empty_callback(self, step: Callable[[], Any]) -> Callable[[], Any]:
-        """With a callback of PyTorch's own for tests, which wants inputs and does nothing."""
+    def kernel(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        """With a kernel that does nothing in the place of all others."""
+        observe_for_nothing("kernel")
+        switch = torch._C._dispatch_tls_set_dispatch_key_included  # type: ignore[attr-defined]
+        switch(KEY, False)
 
         def call() -> None:
-            torch._C._autograd._set_empty_test_observer(False, 1.0)  # type: ignore[attr-defined]
+            switch(KEY, True)
             try:
                 step()
             finally:
-                torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
+                switch(KEY, False)
 
         return call
 
@@ -84,11 +91,11 @@ class Ways:
         return lambda: running.run(None)
 
 
-def measured(elements: int, rounds: int) -> dict[str, tuple[float, float]]:
+def measured(elements: int, rounds: int, *more: str) -> dict[str, tuple[float, float]]:
     """Of each way: microseconds per operator more than plain, and microseconds per run."""
     with ExitStack() as stack:
         ways = Ways(stack)
-        names = ("plain", "empty_callback", "names", "health")
+        names = ("plain", *more)
         calls = {
             (name, count): getattr(ways, name)(step_of(count, elements))
             for name in names
@@ -114,19 +121,33 @@ def measured(elements: int, rounds: int) -> dict[str, tuple[float, float]]:
     }
 
 
+def measured_apart(elements: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """The kernel that does nothing, in a process where ours is not in its place."""
+    command = [sys.executable, __file__, "--rounds", str(rounds), "--floor", str(elements)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {name: tuple(each) for name, each in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--elements", type=int, nargs="+", default=[16, 256, 1024])
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument(
+        "--floor", type=int, metavar="ELEMENTS", help="only the kernel that does nothing, as JSON"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("elements  plain, µs/op  empty callback  names  health      run with health, µs")
+    if options.floor is not None:
+        print(json.dumps(measured(options.floor, options.rounds, "kernel")))
+        return
+    print("elements  plain, µs/op  empty kernel  names  health      run with health, µs")
     for elements in options.elements:
-        found = measured(elements, options.rounds)
+        floor = measured_apart(elements, options.rounds)
+        found = measured(elements, options.rounds, "names", "health")
         print(
-            f"{elements:8} {found['plain'][0]:13.2f} {found['empty_callback'][0]:+15.2f} {found['names'][0]:+6.2f} "
+            f"{elements:8} {found['plain'][0]:13.2f} {floor['kernel'][0]:+13.2f} {found['names'][0]:+6.2f} "
             f"{found['health'][0]:+7.2f} {found['health'][1]:24.0f}",
             flush=True,
         )

@@ -83,8 +83,8 @@ FRAMEWORKS = (
         },
         start_ranks="torchrun --nproc-per-node {ranks} -m tensortap run {program}",
         loop_advice=(
-            "it called no module and made no optimizer. Put hooks around your loop with tt.torch.monitor, "
-            "or make the step a session (docs/torch.md)"
+            "it called no module, made no optimizer and worked out no gradients. Put hooks around your loop with "
+            "tt.torch.monitor, or make the step a session (docs/torch.md)"
         ),
     ),
     Framework(

@@ -83,8 +83,8 @@ def search(
         # In a loop everything may be made of something bad: then what was bad first stands for its maker.
         producers = judged.bad[:1]
         reaching |= set(producers)
-    if facts.circumstances.is_preparation and condition is None and not _is_all_there_was(facts):
-        reaching = set()  # what is made before the first step counts when a step uses it
+    if facts.circumstances.is_preparation and condition is None:
+        reaching = _reaching_before_steps(judged, reaching)
     alarms = _locals_first(facts, [tensor for tensor in producers if tensor in reaching])
     harmless = [tensor for tensor in producers if tensor not in reaching]
     consequences = (
@@ -126,9 +126,13 @@ def search(
     )
 
 
-def _is_all_there_was(facts: RunFacts) -> bool:
-    """Whether a program that has no model and no optimizer trained in what is called its preparation."""
-    return not facts.goes_on and any(facts.phase(name) == "backward" for name in facts.op_types)
+def _reaching_before_steps(judged: Judged, reaching: set[str]) -> set[str]:
+    """What matters of what is made before the first step: nothing until a step uses it. If no step came until the
+    program was over, NaN; infinities alone are often meant."""
+    if judged.facts.circumstances.counts_steps:
+        return set()
+    healths = map(judged.facts.health, reaching)
+    return reaching if any(health is not None and health.nan for health in healths) else set()
 
 
 def standing(facts: RunFacts) -> dict[str, str]:
@@ -263,11 +267,10 @@ def _during(facts: RunFacts, timestamp: int) -> str | None:
     """What the program was doing in this run at some time, in words."""
     known = facts.circumstances
     if known.is_preparation:
-        alone = _is_all_there_was(facts)
         return (
-            "all of a program without modules and optimizers"
-            if alone
-            else "preparation, before the first step"
+            "preparation, before the first step"
+            if known.counts_steps
+            else "all of a program without modules, optimizers and backward passes"
         )
     if known.trains is None:
         return None

@@ -77,7 +77,8 @@ def summary_page(
         line = "" if found.source is None else f", {os.path.basename(found.source.file)}:{found.source.line}"
         place = f" on {task_name(found.rank)}" if len(report.ranks) > 1 else ""
         since = "bad since" if "--filter" not in question else "first match at"
-        page.field("health", f"{since} step {found.step}{place}: {found.node.name}{line}", "red")
+        when = f"step {found.step}" if found.step >= 0 else f"run {found.run}"
+        page.field("health", f"{since} {when}{place}: {found.node.name}{line}", "red")
         task = ["--task", str(found.rank)] if found.rank else []
         commands = [["why", where + question], ["ls", where, "--run", str(found.run), *task, "--bad"]]
     if findings:

@@ -19,7 +19,8 @@ class Circumstances:
         number: of the run among those that the engine was asked to watch; -1 if it is not known.
         came_from: of tensors that came bad from outside: number of the run, and name of the tensor, that they are from.
         gone: bad tensors whose memory the program had let go of when the run ended.
-        is_preparation: nothing had been called or trained yet when the run ended.
+        is_preparation: nothing had been called or trained yet when the run ended; if no steps are counted, nothing ever
+            was.
         trains: whether models were called to be trained; None if it is not known.
         learning_rates: of the optimizers there are, by name.
         counts_steps: whether there is an optimizer, and so a step to count, or something that stands for one.

@@ -253,6 +253,10 @@ class Graph:
                     known is not None and before.get(id(node)) is known and seen[id(node)] is node
                 ):
                     continue
+                if known is None:
+                    known_nodes[node.name] = seen[id(node)] = before[id(node)] = node
+                    self.version += 1
+                    continue
                 settled, is_new = self._settle(node, known)
                 if settled is not known:
                     known_nodes[node.name] = settled
@@ -275,15 +279,14 @@ class Graph:
                 return settled
         return None
 
-    def _settle(self, node: Node, known: Node | None) -> tuple[Node, bool]:
+    def _settle(self, node: Node, known: Node) -> tuple[Node, bool]:
         """A node without what varies, as far as the graph has seen, and whether it has not seen it like that before.
 
         Nodes that come in turns, as those of a program with two phases, are worked out once.
         """
         before = self._settled.get(id(node))
         if (
-            known is not None
-            and before is not None
+            before is not None
             and self._seen[id(node)] is node
             and before.outputs is known.outputs
             and before.attributes is known.attributes
@@ -296,9 +299,7 @@ class Graph:
         self._seen[id(node)], self._settled[id(node)] = node, settled
         return settled, is_new
 
-    def _form_of(self, node: Node, known: Node | None) -> tuple[Node, bool]:
-        if known is None:
-            return node, True
+    def _form_of(self, node: Node, known: Node) -> tuple[Node, bool]:
         settled = self._merged(known, node)
         if settled is known:
             return known, False

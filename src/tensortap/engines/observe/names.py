@@ -91,7 +91,8 @@ class NameTable:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], _Count] = {}
         self._entries: dict[tuple[str, str, int], NameEntry] = {}  # by scope, label and number within a run
-        self._sources: dict[str, dict[TensorSpec, Node]] = {}
+        self._sources: dict[str, Node] = {}
+        self._more_sources: dict[str, dict[TensorSpec, Node]] = {}  # of names that have stood for several
         self._taken: set[str] = set()
         self._run = -1
 
@@ -111,15 +112,21 @@ class NameTable:
 
     def source(self, name: str, spec: TensorSpec) -> Node | None:
         """A node that was kept for something that is no op: a parameter, an input, a constant."""
-        kept = self._sources.get(name)
-        return None if kept is None else kept.get(spec)
+        node = self._sources.get(name)
+        if node is None or node.outputs[0] == spec:
+            return node
+        more = self._more_sources.get(name)
+        return None if more is None else more.get(spec)
 
     def keep_source(self, node: Node) -> None:
         """Keep a source's node, and its name from being given to an op."""
-        kept = self._sources.setdefault(node.name, {})
-        if len(kept) >= _SOURCES_KEPT:
-            del kept[next(iter(kept))]
-        kept[node.outputs[0]] = node
+        before = self._sources.get(node.name)
+        if before is not None:
+            kept = self._more_sources.setdefault(node.name, {before.outputs[0]: before})
+            if len(kept) >= _SOURCES_KEPT:
+                del kept[next(iter(kept))]
+            kept[node.outputs[0]] = node
+        self._sources[node.name] = node
         self._taken.add(node.name)
 
     def next(self, scope: str, label: str) -> NameEntry:

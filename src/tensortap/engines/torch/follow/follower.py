@@ -110,7 +110,7 @@ class Follower:
     def end(self, error: BaseException | None = None) -> None:
         """The program is over, or about to end by an exception; what comes after is not watched."""
         if generation() == self._generation and threading.current_thread() is threading.main_thread():
-            self.attempt(self._runs.end_preparation, self._present)
+            self.attempt(self._runs.end_preparation, self._present, True)
             self.attempt(self._runs.end_stranded)
         if self._is_here():
             self.attempt(self._guarded.look_at_update)

@@ -140,7 +140,7 @@ class Runs:
         block.__enter__()
         self._preparation = block
 
-    def end_preparation(self, run: PresentRun) -> None:
+    def end_preparation(self, run: PresentRun, is_over: bool = False) -> None:
         """The program begins to train or to evaluate, or is over. If it has trained already, without an optimizer, the
         preparation was its first step."""
         block, self._preparation = self._preparation, None
@@ -154,6 +154,8 @@ class Runs:
             self._monitor.abandon_run()
             self._watch.forget_preparation()
         else:
+            if is_over:
+                self.session.circumstances = Circumstances(is_preparation=True, counts_steps=False)
             if run.passes:
                 self.session.circumstances = _circumstances(run, [], self._bad_samples)
                 self._watch.keeps_preparation = True

@@ -59,7 +59,7 @@ Argument other_argument(const Type& object) {
   Argument made;
   made.kind = Argument::kOther;
   made.object = &object;
-  made.box = [](const void* object) { return c10::IValue(*static_cast<const Type*>(object)); };
+  made.box = [](const void* there) { return c10::IValue(*static_cast<const Type*>(there)); };
   return made;
 }
 

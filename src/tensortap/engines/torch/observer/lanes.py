@@ -39,6 +39,8 @@ class Lanes:
         self._destinations: list[Sequence[int]] = []
         self._are_summaries: list[bool] = []
         self._last: tuple[DebugOp | None, tuple[int, ...], int] = (None, (), -1)
+        # What was wanted of an output, if that was one summary: itself, its lane and op.
+        self._summarised: tuple[Any, int, str] = (None, -1, "")
         self.keys = keys
         self.handle = library.tt_new_plan()
 
@@ -57,6 +59,9 @@ class Lanes:
         wanted = None if plan.watching is None else plan.watching.wants(node, slot)
         if wanted is None or self.keys is None:
             return ()
+        summarised, lane, name = self._summarised
+        if wanted is summarised:  # as of every tensor, most often: no more is to be found out
+            return lane, self.keys.add((node.name, slot, name, node.device, "float64"))
         taps: list[int] = []
         for op, positions in wanted:
             dtype = "float64" if type(op) is DebugNumericSummary else dtype_of(node, slot)
@@ -65,13 +70,13 @@ class Lanes:
                 return _BY_PYTHON
             lane = self._lane_of(op, positions, observer)
             taps += (lane, self.keys.add((node.name, slot, op.name, node.device, dtype)))
+            if len(wanted) == 1 and type(op) is DebugNumericSummary:
+                self._summarised = wanted, lane, op.name
         return tuple(taps)
 
     def _lane_of(self, op: DebugOp, positions: tuple[int, ...], observer: int) -> int:
         last_op, last_positions, lane = self._last
-        if (
-            op is last_op and positions is last_positions
-        ):  # a program that is new asks for every node: no hash is made
+        if op is last_op and positions is last_positions:  # as with most nodes: no hash is made
             return lane
         found = self._lanes.get((op, positions))
         if found is None:

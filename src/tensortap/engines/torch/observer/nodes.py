@@ -175,7 +175,8 @@ class Nodes:
             if len(self._varied) >= _VARIED_KEPT:
                 self._varied.clear()
             self._varied[id(known.attributes)] = (known.attributes, attributes)
-        self._nodes[node] = replace(known, attributes=attributes)
+        self._nodes[node] = varied = replace(known, attributes=attributes)
+        untrack(varied)
         self._made += 1
 
     def shapes_vary(self, node: int, outputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:

@@ -47,6 +47,7 @@ class Numbers:
         if number is None:
             number = self._scopes[name] = len(self._scope_names)
             self._scope_names.append(name)
+            untrack(position)
             self._positions.append(position)
         return number
 

@@ -70,9 +70,11 @@ class Operators {
   }
 
   Operator* of(const c10::OperatorHandle& handle) {
-    const char* name = handle.schema().name().c_str();
-    const auto recent = built_in_.find(name);
-    return recent != built_in_.end() ? recent->second : of(name, handle.schema().overload_name());
+    const auto recent = built_in_.find(&handle.operator_name());
+    if (recent != built_in_.end()) return recent->second;
+    Operator* found = of(handle.schema().name().c_str(), handle.schema().overload_name());
+    if (found->is_built_in) built_in_[&handle.operator_name()] = found;
+    return found;
   }
 
  private:
@@ -136,7 +138,7 @@ class Operators {
 
   const Decoder& decoder_;
   std::unordered_map<std::string, std::unique_ptr<Operator>> operators_;
-  ska::flat_hash_map<const char*, Operator*> built_in_;  // by the address of their names
+  ska::flat_hash_map<const void*, Operator*> built_in_;  // by the address of their names, in schemas and in the dispatcher
   std::vector<Operator*> numbered_;
 };
 
