@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from tensortap.analyze.case import VARIES
+from tensortap.analyze.collectives import collective_behind
 from tensortap.analyze.facts import RunFacts
 from tensortap.analyze.nearest import only_carries
 from tensortap.analyze.unwritten import unwritten_behind
@@ -368,7 +369,7 @@ class Judged(Verdicts):
         node = self.facts.node_of(tensor)
         if node is None or self.facts.order.get(tensor, 0) < self.facts.order.get(first, 0):
             return False
-        if self.facts.operation(node).communicates:
+        if collective_behind(self.facts, node) is not None:
             return True
         # A number that had left the program came back: `losses[i] = loss.item()`.
         if self._has_bad_number(node):

@@ -56,8 +56,12 @@ PLANTED = {
 @pytest.mark.parametrize("form", PLANTED)
 def test_the_rank_that_made_a_bad_value_is_named_and_how_it_came_to_the_other(tmp_path, form, capsys):
     _, said = ranks("forms.py", tmp_path, form, "--plant", root=tmp_path / "records")
-    found = search_session(SessionDir(tmp_path / "records")).first_bad
+    report = search_session(SessionDir(tmp_path / "records"))
+    found = report.first_bad
     assert found is not None
+    (home,) = (each for each in report.reports if found in each.findings)
+    lines = {each.source.line for each in home.findings}  # once for each part of a batch
+    assert lines == {LINE}, "what came back from the others is no other fault"
     assert (found.rank, found.step, found.node.op_type) == (1, 2, "aten::log")
     assert (found.source.file, found.source.line) == (str(HERE / "forms.py"), LINE)
     assert found.cause.kind == "log-of-negative"

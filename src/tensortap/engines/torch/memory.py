@@ -174,6 +174,10 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
     """What stands for a tensor of a subclass."""
+    name = held_in(type(tensor))
+    if name is not None:
+        held = getattr(tensor, name, None)
+        return held if isinstance(held, torch.Tensor) else None
     if not _is_wrapper(tensor):
         # It has its elements itself: the same memory without the class, whose code would run at every question.
         with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch(), torch.no_grad():

@@ -12,12 +12,29 @@ from tensortap.records.shard import Shard
 __all__ = ["shard_of"]
 
 
+_MOST = 10_000
+
+_known: dict[int, tuple[Any, Shard | None]] = {}
+"""What specifications say, by their identity: to work it out takes as long as some operations."""
+
+
 def shard_of(tensor: torch.Tensor) -> Shard | None:
     """The part of the whole that a tensor is on this rank; None for a tensor that is no part of anything."""
     module: Any = sys.modules.get("torch.distributed.tensor")
     if module is None or not isinstance(tensor, getattr(module, "DTensor", ())):
         return None
     spec: Any = getattr(tensor, "_spec", None)
+    known = _known.get(id(spec))
+    if known is not None:
+        return known[1]
+    if len(_known) >= _MOST:
+        _known.clear()
+    shard = _said_by(spec)
+    _known[id(spec)] = spec, shard  # which keeps it alive, and its identity its own
+    return shard
+
+
+def _said_by(spec: Any) -> Shard | None:
     coordinate = None if spec is None else spec.mesh.get_coordinate()
     if coordinate is None:  # of a mesh that this rank is not in
         return None

@@ -289,14 +289,17 @@ EXPORT int tt_first_not_finite(PyObject* tensors, int with_gradients, PyObject* 
 }
 
 // Puts a sample of each tensor of a list, or of its gradient, behind what is in `samples` already, and its place there and its number
-// of elements into `places`, at every `step`th pair. Returns where the last one ends.
+// of elements into `places`, at every `step`th pair; None is a tensor that is missing. Returns where the last one ends.
 EXPORT int64_t tt_samples(PyObject* tensors, int of_gradients, int64_t most, double* samples, int64_t begin, int64_t* places, int64_t step) {
   int64_t end = begin;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
     int64_t taken = kUnread;
     try {
-      const at::Tensor tensor = tensor_of(PyList_GET_ITEM(tensors, i));
-      if (!of_gradients) {
+      PyObject* item = PyList_GET_ITEM(tensors, i);
+      const at::Tensor tensor = item == Py_None ? at::Tensor() : tensor_of(item);
+      if (!tensor.defined()) {
+        taken = kMissing;
+      } else if (!of_gradients) {
         taken = take_sample(tensor, most, samples + end);
       } else {
         const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();

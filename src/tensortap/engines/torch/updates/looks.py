@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from tensortap.engines.torch.memory import asking_no_class, is_ordinary, readable
 from tensortap.engines.torch.updates.samples import MOST_ELEMENTS, mark_of, sample_of
 from tensortap.errors import NativeBuildError
 
@@ -80,6 +81,7 @@ class Look:
 
     def __init__(self, parameters: list[torch.Tensor], room: Room | None = None) -> None:
         self._parameters = parameters
+        self._are_ordinary = all(map(is_ordinary, parameters))
         self._most = max(_FEWEST, min(MOST_ELEMENTS, _MOST_IN_ALL // max(1, len(parameters))))
         if room is None or not room.fits(len(parameters), self._most):
             room = Room(len(parameters), self._most)
@@ -131,15 +133,23 @@ class Look:
         else:
             room, begin = self.room, self._end
             places = room.at_places + 8 * column
-            self._end = take(
-                self._parameters, of_gradients, self._most, room.at_values, begin, places, _COLUMNS
-            )
+            tensors: Sequence[torch.Tensor | None] = self._parameters
+            follows = of_gradients
+            if not self._are_ordinary:
+                tensors, follows = self._inside(of_gradients), False
+            self._end = take(tensors, follows, self._most, room.at_values, begin, places, _COLUMNS)
         if _UNREAD not in taken:
             return
         for number in np.flatnonzero(taken == _UNREAD).tolist():
             parameter = self._parameters[number]
             tensor = parameter.grad if of_gradients else parameter
             self._places[number, column : column + 2] = self._taken_singly(tensor)
+
+    @asking_no_class
+    def _inside(self, of_gradients: bool) -> list[torch.Tensor | None]:
+        """What stands for wrappers among the parameters, or their gradients."""
+        tensors = [each.grad for each in self._parameters] if of_gradients else self._parameters
+        return [each if each is None or is_ordinary(each) else _or_itself(each) for each in tensors]
 
     def _taken_singly(self, tensor: torch.Tensor | None) -> tuple[int, int]:
         if tensor is None:
@@ -170,6 +180,11 @@ class Look:
             if gradient is not None and gradient.shape == now.shape:
                 lost = np.count_nonzero(~moved & (gradient != 0)) / len(now)
         return Measured(size, largest, nonzero, changed, lost, mark_of(before), mark_of(now))
+
+
+def _or_itself(wrapper: torch.Tensor) -> torch.Tensor:
+    inside = readable(wrapper)
+    return wrapper if inside is None else inside
 
 
 def _known_numbers(column: np.ndarray[Any, Any]) -> list[float | None]:
