@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.analyze.facts import facts_of_dump, module_of
+from tensortap.analyze.facts import RunFacts, facts_of_dump, module_of
 from tensortap.analyze.filters import condition_of
+from tensortap.analyze.first_bad import search
 from tensortap.analyze.growth import learning_rate
 from tensortap.analyze.health import Health
 from tensortap.analyze.session import search_run, search_session
@@ -270,6 +271,16 @@ def graph(op_type="aten::log"):
 
 
 GOOD, BAD = {"x:0": [1.0, 2.0], "f:0": [0.0, 0.7]}, {"x:0": [0.0, 2.0], "f:0": [-np.inf, 0.7]}
+
+
+def test_what_a_checkpointed_module_does_again_is_no_other_fault():
+    x, y = np.array([4.0, -1.0]), np.array([1.4, np.nan])
+    nodes = {
+        name: Node(name, "aten::log", inputs=("x:0",)) for name in ("log", "recompute/log", "recompute/log_1")
+    }
+    healths = {"x:0": Health.of_value(x)} | {f"{name}:0": Health.of_value(y) for name in nodes}
+    report = search(RunFacts(RunInfo(0, 7, 1), {"x": Node("x", "Placeholder"), **nodes}, healths))
+    assert [each.node.name for each in report.findings] == ["log", "recompute/log_1"]
 
 
 def test_the_rank_that_went_bad_first_is_named(tmp_path):

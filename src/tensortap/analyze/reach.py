@@ -23,6 +23,8 @@ __all__ = ["Judged"]
 _ANCESTORS = 2_000
 """Nodes that are looked at to find out what something was made of."""
 
+_AGAIN = "recompute/"
+
 LEFT = "left"
 """A use: the value left the program's tensors as a number."""
 
@@ -370,6 +372,9 @@ class Judged(Verdicts):
         if node is None or self.facts.order.get(tensor, 0) < self.facts.order.get(first, 0):
             return False
         if collective_behind(self.facts, node) is not None:
+            return True
+        # A checkpointed module is called once more for its gradients, and does again what it did.
+        if node.name.startswith(_AGAIN) and self.verdicts.get(tensor.removeprefix(_AGAIN)) == BAD:
             return True
         # A number that had left the program came back: `losses[i] = loss.item()`.
         if self._has_bad_number(node):

@@ -271,6 +271,31 @@ def pipeline_interleaved(model: Model) -> Step:
     return pipeline(model, chunks=2)
 
 
+def pipeline_zero_bubble(model: Model) -> Step:
+    """The parts of a rank are the nth and the nth from behind, and weights get their gradients later than inputs."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleZBVZeroBubble
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    places = (rank, 2 * world - 1 - rank)
+    mine = [model.first, model.second]
+    stages = [
+        PipelineStage(each, place, 2 * world, torch.device("cpu"))
+        for place, each in zip(places, mine, strict=True)
+    ]
+    schedule = ScheduleZBVZeroBubble(stages, 2 * world, squared)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(number: int) -> Tensor | None:
+        optimizer.zero_grad()
+        losses: list[Tensor] = []
+        x = batch(number).repeat(world, 1)
+        schedule.step(*((x,) if rank == 0 else ()), **({"target": x, "losses": losses} if rank == 0 else {}))
+        optimizer.step()
+        return torch.stack(losses).mean() if losses else None
+
+    return step
+
+
 class Exchange(torch.autograd.Function):
     """Every rank sends each other one a part of its rows; gradients go back the same way."""
 
@@ -322,7 +347,7 @@ FORMS: dict[str, Callable[[Model], Step]] = {
     for each in (
         *(ddp, ddp_static, ddp_unused, ddp_hook, ddp_buffers, accumulation, zero, local_sgd),
         *(fsdp1, fsdp2, hsdp, tensor_parallel, sequence_parallel, tensor_parallel_fsdp),
-        *(pipeline, pipeline_interleaved, experts),
+        *(pipeline, pipeline_interleaved, pipeline_zero_bubble, experts),
     )
 }
 

@@ -5,6 +5,7 @@
 
 #include "observer.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/TracerMode.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/flat_hash_map.h>
@@ -68,6 +69,7 @@ class RootCalls {
   bool takes(Outermost& now, PyObject* module, PyObject* arguments) {
     if (now.goes_on == 0 || PyThread_get_thread_ident() != now.thread) return false;
     if (at::tracer::impl::is_dispatch_enabled() || torch::autograd::get_current_node()) return false;
+    if (at::impl::torch_function_mode_enabled()) return false;  // a mode of the program would see what is asked of tensors here
     Model* model = known(module);
     const int training = model == nullptr ? -1 : is_training(module);
     if (training < 0) return false;
