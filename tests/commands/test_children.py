@@ -108,6 +108,19 @@ def test_children_are_watched_however_they_were_started(here, capsys):
     assert re.search(r"NaN at step 0 on process \d+\n", capsys.readouterr().out)
 
 
+def test_a_child_that_fails_prints_the_traceback_it_prints_alone(here):
+    (here / "fails.py").write_text(
+        "import torch\n\ndef deep():\n    raise ValueError('planted')\n\n"
+        "torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()\ndeep()\n"
+    )
+    (here / "starts.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, 'fails.py'])\n")
+    alone = ended([sys.executable, "fails.py"])
+    watched = ended([*RUN, "starts.py"])
+    assert "line 4, in deep" in alone.stderr
+    assert alone.stderr in watched.stderr
+    assert "fails.py:4 in deep" in " ".join(watched.stderr.split())
+
+
 def test_children_that_cannot_be_watched_are_told_of(here, capsys):
     (here / "train.py").write_text(
         """

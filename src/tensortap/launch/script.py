@@ -225,7 +225,7 @@ def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
     names = [entry.tb_frame.f_code.co_filename for entry in entries]
     last = max((place for place, name in enumerate(names) if name == __file__), default=-1)
     kept: TracebackType | None = None
-    for entry, name in list(zip(entries, names, strict=True))[:last:-1]:
+    for entry, name in reversed(list(zip(entries, names, strict=True))[last + 1 :]):
         if not name.startswith(_OWN):
             kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return kept
