@@ -379,6 +379,10 @@ def test_without_models_and_optimizers_the_guard_looks_at_what_backward_passes_b
 def test_runs_that_are_not_watched_leave_only_the_guard_in_the_program(tmp_path):
     from torch.nn.modules import module as hooks
 
+    from tensortap.engines.torch.observer.guarded_calls import GuardedCalls
+
+    # Where something was compiled before, in this process by another test, calls are heard of by a hook.
+    hooks_of_guard = 0 if GuardedCalls.may_be() else 1
     watch = ScriptWatch(ScriptOptions(tmp_path / "dumps", WatchOptions("DebugNumericSummary"), budget=1.1))
     watch.budget = EveryThird(1.1)
     follower = follow(watch)
@@ -395,7 +399,7 @@ def test_runs_that_are_not_watched_leave_only_the_guard_in_the_program(tmp_path)
     finally:
         follower.end()
         watch.close()
-    assert set(installed) == {(2, False), (0, True)}
+    assert set(installed) == {(2, False), (hooks_of_guard, True)}
     assert not hooks._global_forward_pre_hooks
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
 
