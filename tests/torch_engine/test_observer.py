@@ -464,7 +464,7 @@ class Numbers(torch.utils.data.Dataset):
 def test_a_data_loader_that_forks_its_workers_inside_the_step(tmp_path):
     def step():
         loader = torch.utils.data.DataLoader(
-            Numbers(), batch_size=2, num_workers=2, multiprocessing_context="fork"
+            Numbers(), batch_size=2, num_workers=1, multiprocessing_context="fork"
         )
         return {"total": sum(batch.sum() for batch in loader)}
 

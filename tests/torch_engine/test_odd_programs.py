@@ -165,7 +165,7 @@ def test_forked_data_loader_workers_are_not_part_of_the_run(tmp_path):
 
     def step():
         loader = torch.utils.data.DataLoader(
-            Noise(), batch_size=2, num_workers=2, multiprocessing_context="fork"
+            Noise(), batch_size=2, num_workers=1, multiprocessing_context="fork"
         )
         return {"total": sum(batch.sum() for batch in loader)}
 
@@ -178,7 +178,12 @@ def test_forked_data_loader_workers_are_not_part_of_the_run(tmp_path):
 
 def test_two_threads_observing_leave_compilation_as_it_was():
     import torch._dynamo.eval_frame as eval_frame
+    from torch.utils import _python_dispatch as modes
 
+    def flags():
+        return {name: flag for name, flag in vars(modes).items() if name.startswith("_is_in_")}
+
+    before = flags()
     first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
 
     def first(x):
@@ -202,6 +207,7 @@ def test_two_threads_observing_leave_compilation_as_it_was():
     a.join()
     b.join()
     assert eval_frame._stance.stance == "default"
+    assert flags() == before and len(before) > 1
 
 
 def test_nested_tensors_and_the_encoder_fast_path():

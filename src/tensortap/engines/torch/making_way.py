@@ -12,12 +12,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensortap.engines.torch.interceptor import RunPlan
+from tensortap.engines.torch.mode_flags import mode_entered, mode_left
 from tensortap.sink.base import notices
 
 __all__ = ["RemovableMode", "makes_way", "making_way"]
@@ -44,11 +45,17 @@ class RemovableMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch._C._push_on_torch_dispatch_stack(mode)
         self._is_away = True
 
+    def __enter__(self) -> Self:
+        mode_entered()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
     def __exit__(self, *error: Any) -> None:
         if self._is_away:  # PyTorch is about to take it from the stack
             torch._C._push_on_torch_dispatch_stack(self)
             self._is_away = False
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        mode_left()
 
 
 def makes_way(plan: RunPlan) -> bool:
