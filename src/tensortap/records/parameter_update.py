@@ -139,7 +139,12 @@ def told_parameters(parameters: Sequence[ParameterUpdate]) -> Any:
 
 
 def read_parameters(told: Any) -> tuple[ParameterUpdate, ...]:
-    """From JSON, of either form; what is not known here is ignored."""
+    """From JSON, of either form; what is not known here is ignored.
+
+    >>> table = ParameterTable({"held": ("SGD",)}, {"name": ["a", "b"], "mark": np.array([7, 0], np.uint64)})
+    >>> read_parameters(table.as_dict()) == tuple(table) == read_parameters(told_parameters([*table]))
+    True
+    """
     if not isinstance(told, Mapping):
         return tuple([_parameter_of(each) for each in told])
     same = {key: value for key, value in told["same"].items() if key in _USUAL}
