@@ -69,34 +69,36 @@ def test_a_module_called_twice_with_tensors_from_outside():
 
 
 DISTRIBUTED = """
-import os, sys, torch, torch.distributed as dist, tensortap as tt
+import sys, torch, torch.distributed as dist, tensortap as tt
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-rank, port = int(sys.argv[1]), sys.argv[2]
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-dist.init_process_group("gloo", rank=rank, world_size=2)
-torch.manual_seed(0)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)), find_unused_parameters=True)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def step(x):
-    loss = model(x).square().mean()
-    loss.backward(); optimizer.step(); optimizer.zero_grad()
-    return {"loss": loss}
-session = tt.torch.Session(step)
-watch = tt.RunOptions(taps=[lambda n, s, t: None]) if rank == 0 or sys.argv[3] == "both" else None
-for run in range(3):
-    session.run(None, {"x": torch.ones(2, 3) * (rank + 1)}, watch)
-device = session.graph.nodes[-1].device if watch else ""
-print(session.faults, f"task:{rank}" in device or watch is None, sum(p.sum().item() for p in model.parameters()))
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+for watched in ("both", "first"):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    model = DistributedDataParallel(model, find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+        return {"loss": loss}
+    session = tt.torch.Session(step)
+    watch = tt.RunOptions(taps=[lambda n, s, t: None]) if rank == 0 or watched == "both" else None
+    for run in range(3):
+        session.run(None, {"x": torch.ones(2, 3) * (rank + 1)}, watch)
+    device = session.graph.nodes[-1].device if watch else ""
+    named = f"task:{rank}" in device or watch is None
+    print(session.faults, named, sum(p.sum().item() for p in model.parameters()))
+dist.barrier()
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("watched", ["both", "first"])
-def test_two_ranks_train_alike_whoever_is_watched(watched, unused_tcp_port):
+def test_two_ranks_train_alike_whoever_is_watched(tmp_path):
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", DISTRIBUTED, str(rank), str(unused_tcp_port), watched],
+            [sys.executable, "-c", DISTRIBUTED, str(rank), str(tmp_path / "meeting")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -105,17 +107,10 @@ def test_two_ranks_train_alike_whoever_is_watched(watched, unused_tcp_port):
     ]
     outputs = [process.communicate(timeout=patient(120)) for process in ranks]
     (first, errors), (second, _) = outputs
-    assert first.startswith("0 True"), errors
-    assert second.split()[-1] == first.split()[-1]
-
-
-@pytest.fixture
-def unused_tcp_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    assert first == second, errors
+    both, only_first = first.splitlines()
+    assert both == only_first
+    assert both.startswith("0 True")
 
 
 @pytest.mark.parametrize("detached_first", [False, True])

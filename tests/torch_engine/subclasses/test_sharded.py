@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from tensortap.analyze.session import search_session
 from tensortap.reader import SessionDir
+from tests import warm
 
 BEGIN = """
 import os, sys, torch, torch.distributed as dist
@@ -69,40 +70,64 @@ dist.destroy_process_group()
 )
 
 
-def ranks(tmp_path, text, world, *command):
-    """Run a program on several ranks to its end; what each printed."""
-    program = tmp_path / "program.py"
-    program.write_text(text)
-    meeting = str(tmp_path / f"meeting-{len(command)}-{os.urandom(4).hex()}")
-    started = [
-        subprocess.Popen(
-            [sys.executable, *command, str(program), meeting],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What a program prints on each rank if nobody watches, found out once."""
+
+    @functools.cache
+    def ended(text, world):
+        folder = tmp_path_factory.mktemp("alone")
+        for _ in range(3):
+            codes, said, errors = ranks(folder, text, world)
+            if not any(codes):
+                break  # PyTorch's own threads abort at the end of a process, now and then
+        assert not any(codes), errors
+        return said
+
+    return ended
+
+
+@pytest.fixture
+def watched(tmp_path, alone, interceptor):
+    def ended(text, world=1):
+        codes, said, errors = ranks(
+            tmp_path, text, world, "-m", "tensortap", "run", "-o", str(tmp_path / "records")
         )
-        for rank in range(world)
-    ]
-    ended = [process.communicate(timeout=240) for process in started]
-    for process, (_, errors) in zip(started, ended, strict=True):
-        assert process.returncode == 0, errors
-    return [output for output, _ in ended], [errors for _, errors in ended]
+        assert not any(codes), errors
+        assert said == alone(text, world)
+        return errors, search_session(SessionDir(tmp_path / "records"))
+
+    return ended
 
 
-def watched(tmp_path, text, world=1):
-    try:
-        alone, _ = ranks(tmp_path, text, world)
-    except AssertionError:  # PyTorch's own threads abort at the end of a process, now and then
-        alone, _ = ranks(tmp_path, text, world)
-    output, errors = ranks(tmp_path, text, world, "-m", "tensortap", "run", "-o", str(tmp_path / "records"))
-    assert output == alone
-    return errors, search_session(SessionDir(tmp_path / "records"))
+def ranks(folder, text, world, *command):
+    """Run a program on several ranks to its end: their exit codes, and what each printed."""
+    program = folder / "program.py"
+    program.write_text(text)
+    meeting = folder / f"meeting-{os.urandom(4).hex()}"
+    paths = [(Path(f"{meeting}-{rank}.out"), Path(f"{meeting}-{rank}.err")) for rank in range(world)]
+    codes = warm.ended(
+        [
+            {
+                "arguments": [*command, str(program), str(meeting)],
+                "environment": {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "TENSORTAP_INTERCEPTOR": os.environ.get("TENSORTAP_INTERCEPTOR", "auto"),
+                },
+                "cwd": str(folder),
+                "stdout": str(output),
+                "stderr": str(errors),
+            }
+            for rank, (output, errors) in enumerate(paths)
+        ],
+        240,
+    )
+    return codes, [output.read_text() for output, _ in paths], [errors.read_text() for _, errors in paths]
 
 
-def test_fully_sharded(interceptor, tmp_path):
-    errors, report = watched(tmp_path, FULLY_SHARDED)
+def test_fully_sharded(watched, tmp_path):
+    errors, report = watched(FULLY_SHARDED)
     assert report.first_bad is None
     assert report.unread == ()
     assert "Traceback" not in errors[0]
@@ -112,8 +137,8 @@ def test_fully_sharded(interceptor, tmp_path):
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_tensor_parallel(interceptor, tmp_path, world):
-    errors, report = watched(tmp_path, TENSOR_PARALLEL, world)
+def test_tensor_parallel(watched, world):
+    errors, report = watched(TENSOR_PARALLEL, world)
     found = report.first_bad
     assert found is not None
     assert (found.node.name, found.node.op_type, found.phase) == ("model/up/addmm", "aten::addmm", "forward")

@@ -168,7 +168,7 @@ class _Mode(RemovableMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Any:
         with _without_modes_above(None):
-            return super().__enter__()  # type: ignore[no-untyped-call]
+            return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         with _without_modes_above(self):
