@@ -192,6 +192,14 @@ def test_a_rule_tells_it(kind):
     assert CASES[kind]().kind == kind
 
 
+def test_an_overflow_tells_of_the_numbers_that_overflow():
+    large, weight, bias = np.float32([[1e35], [1e5], [0.25]])
+    normalised = cause("aten::native_layer_norm", np.float32([NAN]), large, weight, bias)
+    assert "numbers up to 1e+35 exceeds" in normalised.sentence
+    convolved = cause("aten::convolution", np.float32([INF]), large, weight, bias)
+    assert "numbers up to 1e+35 and 100000 exceeds" in convolved.sentence
+
+
 def test_there_is_a_case_of_every_kind():
     assert set(CASES) == KINDS
 

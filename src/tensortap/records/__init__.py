@@ -19,6 +19,7 @@ from tensortap.records.batch import MAX_BATCH_RANK, RECORD_ROW, KeyTable, Record
 from tensortap.records.device import Device, device_name
 from tensortap.records.loading import BadSample
 from tensortap.records.node import Frame, Node, Position, TensorSpec, split_tensor_name, tensor_name
+from tensortap.records.parameter_update import ParameterTable, ParameterUpdate
 from tensortap.records.record import Record
 from tensortap.records.run import Circumstances, RunInfo
 from tensortap.records.shard import Shard
@@ -28,7 +29,6 @@ from tensortap.records.update import (
     KeptGraphs,
     LoaderUse,
     Mode,
-    ParameterUpdate,
     StrayTensor,
     Update,
 )
@@ -47,6 +47,7 @@ __all__ = [
     "LoaderUse",
     "Mode",
     "Node",
+    "ParameterTable",
     "ParameterUpdate",
     "Position",
     "Record",

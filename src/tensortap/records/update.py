@@ -5,14 +5,14 @@ Everything may be missing, because an engine does not know it or an older one di
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from tensortap.records.node import Frame
+from tensortap.records.parameter_update import ParameterUpdate, read_parameters, told_parameters
 
-__all__ = ["Event", "Group", "KeptGraphs", "LoaderUse", "Mode", "ParameterUpdate", "StrayTensor", "Update"]
+__all__ = ["Event", "Group", "KeptGraphs", "LoaderUse", "Mode", "StrayTensor", "Update"]
 
 
 class Event(NamedTuple):
@@ -137,62 +137,6 @@ class KeptGraphs(NamedTuple):
         return _frame_of(self.held_at)
 
 
-class ParameterUpdate(NamedTuple):
-    """What an update meant to one parameter. Shares and sizes are those of a sample of its elements.
-
-    Attributes:
-        name: as in the graph; of a tensor that no known model has, `optimizer/<name>/<number>`.
-        shape: of it.
-        dtype: of it.
-        trains: whether it asks for gradients.
-        is_owned: whether a known model has it.
-        held: the optimizers that have it.
-        is_reached: whether the loss leads to it.
-        gradient: the largest magnitude in its gradient, as the step found it; None if it had none.
-        nonzero: the share of its gradient that is not zero.
-        is_stale: the gradient still holds what an earlier step has applied.
-        changed: the share of it that the step changed.
-        lost: the share of it that has a gradient and did not change.
-        size: root of its mean square before the step.
-        mark: of its values after the step; two that are the same have the same values.
-        mark_before: of its values before the step.
-        declared: the user's line that gives it, or the module it is in, to its owner; told if it gets no gradient.
-        quiet: the share of its gradient that was zero in each of the last eight updates that were looked at.
-        rows_differ: whether its rows differ from each other by more than rounding.
-        is_unwritten: nobody has written to the memory that it was made of; told with the first update.
-    """
-
-    name: str
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    trains: bool = True
-    is_owned: bool = True
-    held: tuple[str, ...] = ()
-    is_reached: bool | None = None
-    gradient: float | None = None
-    nonzero: float | None = None
-    is_stale: bool | None = None
-    changed: float | None = None
-    lost: float | None = None
-    size: float | None = None
-    mark: str | None = None
-    mark_before: str | None = None
-    declared: str | None = None
-    quiet: float | None = None
-    rows_differ: bool | None = None
-    is_unwritten: bool | None = None
-
-    @property
-    def elements(self) -> int:
-        """How many there are."""
-        return math.prod(self.shape)
-
-    @property
-    def source(self) -> Frame | None:
-        """Where it is declared."""
-        return _frame_of(self.declared)
-
-
 @dataclass(frozen=True, slots=True)
 class Update:
     """One step of an optimizer.
@@ -231,7 +175,7 @@ class Update:
     has_closure: bool = False
     events: tuple[Event, ...] = ()
     groups: tuple[Group, ...] = ()
-    parameters: tuple[ParameterUpdate, ...] = ()
+    parameters: Sequence[ParameterUpdate] = ()
     strays: tuple[StrayTensor, ...] = ()
     modes: tuple[Mode, ...] = ()
     loaders: tuple[LoaderUse, ...] = ()
@@ -243,10 +187,7 @@ class Update:
         for name in ("source", "made", "schedule"):
             told[name] = _text_of(told[name])
         told["events"] = [[what, who, _text_of(source)] for what, who, source in self.events]
-        told["parameters"] = [
-            {key: value for key, value, usual in zip(_KEYS, each, _DEFAULTS, strict=True) if value != usual}
-            for each in self.parameters
-        ]
+        told["parameters"] = told_parameters(self.parameters)
         left_out: tuple[Any, ...] = (None, (), [], "")
         return {key: value for key, value in told.items() if value not in left_out and value is not False}
 
@@ -265,7 +206,7 @@ class Update:
             has_closure=bool(told.get("has_closure")),
             events=tuple(Event(what, who, _frame_of(source)) for what, who, source in told.get("events", ())),
             groups=tuple(Group(rate, tuple(names)) for rate, names in told.get("groups", ())),
-            parameters=tuple([_parameter_of(each) for each in told.get("parameters", ())]),
+            parameters=read_parameters(told.get("parameters", ())),
             strays=tuple(StrayTensor(*map(_tuples, each)) for each in told.get("strays", ())),
             modes=tuple(Mode(*map(_tuples, each)) for each in told.get("modes", ())),
             loaders=tuple(LoaderUse(*each) for each in told.get("loaders", ())),
@@ -274,17 +215,6 @@ class Update:
 
 
 _NAMES = tuple(each.name for each in fields(Update))
-_KEYS = ParameterUpdate._fields
-_DEFAULTS = tuple(ParameterUpdate._field_defaults.get(key) for key in _KEYS)
-_USUAL = dict(zip(_KEYS, _DEFAULTS, strict=True))
-
-
-def _parameter_of(told: Mapping[str, Any]) -> ParameterUpdate:
-    whole = {**_USUAL, **told}  # in the order of the fields, with few calls: there are thousands in an update
-    if len(whole) > len(_KEYS):
-        whole = {key: whole[key] for key in _KEYS}
-    whole["name"], whole["shape"], whole["held"] = told["name"], tuple(whole["shape"]), tuple(whole["held"])
-    return ParameterUpdate(*whole.values())
 
 
 def _tuples(value: Any) -> Any:

@@ -98,7 +98,7 @@ def power(case: Case) -> Cause | None:
             f"Zero to a negative power ({shown}): {count(base.zero, base.elements, 'zero')} in the base.",
         )
     if case.out.infinities:
-        return overflow(case, f"a power of {shown}")
+        return overflow(case, f"a power of {shown}", of=[base])
     return None
 
 

@@ -25,7 +25,7 @@ def norm_layer(case: Case) -> Cause | None:
                 "negative-variance", f"The running variance is negative, down to {number_text(variance.min)}."
             )
     if given.magnitude > math.sqrt(case.largest) / 10:
-        return overflow(case, "the sum of squares in a normalisation")
+        return overflow(case, "the sum of squares in a normalisation", of=[given])
     scale = case.output(case.operation.outputs.get("scale", 2))
     if scale is not None and scale.pos_inf:
         return Cause(

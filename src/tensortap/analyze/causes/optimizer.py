@@ -52,7 +52,7 @@ def update(case: Case) -> Cause | None:
             advice="Look at the schedule: a division by zero, or a negative number to a power.",
         )
     if gradient.magnitude**2 >= case.largest:
-        return overflow(case, "the square of a gradient")
+        return overflow(case, "the square of a gradient", of=[gradient])
     return None
 
 

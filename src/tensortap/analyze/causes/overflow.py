@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensortap.analyze.case import Case
 from tensortap.analyze.causes.infinities import with_infinity
 from tensortap.analyze.findings import Cause
-from tensortap.analyze.health import number_text
+from tensortap.analyze.health import Health, number_text
 
 __all__ = [
     "cast",
@@ -55,12 +56,12 @@ def cast(case: Case) -> Cause | None:
     )
 
 
-def overflow(case: Case, what: str) -> Cause | None:
-    """The sentence about a result that exceeds its dtype."""
-    finite = case.given
+def overflow(case: Case, what: str, of: Sequence[Health] | None = None) -> Cause | None:
+    """The sentence about a result that exceeds its dtype, made of some inputs: the last two, if not said."""
+    finite = case.given[-2:] if of is None else of
     if not finite or not case.dtype:
         return None
-    reach = " and ".join(number_text(each.magnitude) for each in finite[-2:])
+    reach = " and ".join(number_text(each.magnitude) for each in finite)
     constant = case.number("term") if len(case.arguments) == 1 else None
     if constant is not None:
         reach += f" and {number_text(constant)}"
@@ -74,31 +75,31 @@ def overflow(case: Case, what: str) -> Cause | None:
 
 def product(case: Case) -> Cause | None:
     """Matrix products, convolutions and attention: sums of products."""
-    magnitudes = [each.magnitude for each in case.given]
-    if not magnitudes:
+    if not case.given:
         return None
     if any(each.status == "intended" for each in case.inputs):
         return with_infinity(case)
-    reach = math.prod(sorted(magnitudes)[-2:])
+    factors = _factors(case)
     if case.out.infinities or case.out.nan:
         # A sum of products can be many times larger than one of them.
-        if reach * 1e6 < case.largest:
+        if math.prod(each.magnitude for _, each in factors) * 1e6 < case.largest:
             return None
         found = overflow(
-            case, {"mm": "a matrix product", "addmm": "a matrix product"}.get(case.op, case.word)
+            case,
+            {"mm": "a matrix product", "addmm": "a matrix product"}.get(case.op, case.word),
+            of=[each for _, each in factors],
         )
-        return None if found is None else replace(found, proof=(*found.proof, _operands(case)))
+        shown = " ".join(f"{name} holds {each.spread}." for name, each in factors)
+        return None if found is None else replace(found, proof=(*found.proof, shown))
     return None
 
 
-def _operands(case: Case) -> str:
-    """The factors of a product, and how large each is."""
-    known = [(name, case.health(place)) for place, name in enumerate(case.arguments)]
-    return " ".join(
-        f"{name} holds {health.spread}."
-        for name, health in known[-2:]
-        if health is not None and health.finite
-    )
+def _factors(case: Case) -> list[tuple[str, Health]]:
+    """The two largest inputs, in their places: which are factors and which are added differs by operation."""
+    healths = [(name, case.health(place)) for place, name in enumerate(case.arguments)]
+    known = [(name, each) for name, each in healths if each is not None and each.finite]
+    largest = sorted(range(len(known)), key=lambda at: known[at][1].magnitude)[-2:]
+    return [known[at] for at in sorted(largest)]
 
 
 def elementwise(case: Case) -> Cause | None:

@@ -117,6 +117,10 @@ class Program:
         """Every parameter once, with its path."""
         return self._listed("named_parameters", "_parameters")
 
+    def lists_as_all_do(self) -> bool:
+        """Whether the modules have the parameters that are found in them, and not others that they would tell of."""
+        return all(_lists_as_all_do(root, "named_parameters") for root in self.modules.values())
+
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every buffer once, with its path."""
         return self._listed("named_buffers", "_buffers")
@@ -149,7 +153,7 @@ class Program:
         As most roots inherit that method, what it does is done here, over modules that are listed once.
         """
         for key, root in self.modules.items():
-            if not _inherits(root, listing, "_named_members", "named_modules"):
+            if not _lists_as_all_do(root, listing):
                 for name, tensor in getattr(root, listing)():
                     yield key, name, tensor
                 continue
@@ -225,8 +229,9 @@ class Program:
             yield name, tensor
 
 
-def _inherits(module: nn.Module, *methods: str) -> bool:
-    """Whether these methods of a module are those that every module has."""
+def _lists_as_all_do(module: nn.Module, listing: str) -> bool:
+    """Whether a module lists what it holds by the methods that every module has."""
+    methods = (listing, "_named_members", "named_modules")
     return all(
         getattr(getattr(module, each), "__func__", None) is getattr(nn.Module, each) for each in methods
     )

@@ -4,6 +4,7 @@
 #include "typed_kernels.h"
 #include "finite.h"
 #include "samples.h"
+#include "signature.h"
 
 #include <pthread.h>
 
@@ -337,6 +338,36 @@ EXPORT PyObject* tt_leaves(PyObject* outputs, int64_t most) {
   } catch (const std::exception&) {
     PyErr_Clear();
     Py_RETURN_NONE;
+  }
+}
+
+// What tells whether modules hold what they held, and lists of tensors what they listed: a number, 0 if that cannot be told; and how
+// many of the modules are not in training mode.
+EXPORT PyObject* tt_signature(PyObject* roots, PyObject* lists) {
+  try {
+    Signature signature;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(roots); ++i) signature.add_modules(PyList_GET_ITEM(roots, i));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lists); ++i) signature.add_tensors(PyList_GET_ITEM(lists, i));
+    return Py_BuildValue("Kn", (unsigned long long)signature.number(), Py_ssize_t(signature.still));
+  } catch (const std::exception&) {
+    PyErr_Clear();
+    return Py_BuildValue("in", 0, Py_ssize_t(-1));
+  }
+}
+
+// Of the gradient of each parameter: where it is, 0 if there is none that could be followed, and how often it was written.
+EXPORT void tt_gradients(PyObject* parameters, int64_t* found) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); ++i, found += 2) {
+    found[0] = found[1] = 0;
+    try {
+      const at::Tensor parameter = tensor_of(PyList_GET_ITEM(parameters, i));
+      const at::Tensor& gradient = parameter.unsafeGetTensorImpl()->grad();
+      if (!gradient.defined() || gradient.is_sparse() || gradient.is_inference()) continue;
+      found[0] = int64_t(gradient.unsafeGetTensorImpl());
+      found[1] = int64_t(gradient._version());
+    } catch (const std::exception&) {
+      PyErr_Clear();
+    }
   }
 }
 

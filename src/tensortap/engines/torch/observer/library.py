@@ -72,6 +72,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_samples": (_LONG, (_OBJECT, _INT, _LONG, _POINTER, _LONG, _POINTER, _LONG)),
     "tt_measure": (None, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER)),
     "tt_leaves": (_OBJECT, (_OBJECT, _LONG)),
+    "tt_signature": (_OBJECT, (_OBJECT, _OBJECT)),
+    "tt_gradients": (None, (_OBJECT, _POINTER)),
     "tt_forget_codes": (None, (_POINTER,)),
 }
 

@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -35,7 +35,8 @@ from tensortap.engines.torch.updates.declared import line_of_parameter
 from tensortap.engines.torch.updates.events import Events, name_around, own_line
 from tensortap.engines.torch.updates.gradients import AppliedGradients, leaves_behind
 from tensortap.engines.torch.updates.loaders import Loaders
-from tensortap.engines.torch.updates.parameters import KnownParameters, SeenParameter, SeenParameters
+from tensortap.engines.torch.updates.looks import signature_of
+from tensortap.engines.torch.updates.parameters import KnownParameters, ListedParameters, SeenParameters
 from tensortap.engines.torch.updates.registered import RegisteredParameters
 from tensortap.engines.torch.updates.samples import number_of
 from tensortap.engines.torch.updates.strays import Strays
@@ -188,9 +189,9 @@ class UpdateCollector:
         with unnoticed():
             if course.variable is None:
                 course.variable = name_around(frame, optimizer)
-            seen = self._parameters_before(optimizer)
+            seen = self._parameters_before(optimizer, course)
             if not course.count:
-                self._find_unwritten(seen.seen)
+                self._find_unwritten(seen)
             self._before = _Before(optimizer, self._step(), has_closure, own_line(frame), seen, frame)
 
     def _on_stepped(self, optimizer: Optimizer) -> None:
@@ -255,38 +256,60 @@ class UpdateCollector:
 
     # --- what is told of it ------------------------------------------------------------------------
 
-    def _parameters_before(self, optimizer: Optimizer) -> SeenParameters:
+    def _parameters_before(self, optimizer: Optimizer, course: Course) -> SeenParameters:
         """The parameters of an optimizer and of all models as they are before its step."""
+        everyone = {other: _parameters_of(other) for other in list(self._courses)}
+        signature, _ = signature_of(
+            [*self._program.modules.values()], [everyone[optimizer], *everyone.values()]
+        )
+        parameters = None if course.listed is None else course.listed.still(signature)
+        if course.listed is None or parameters is None:
+            parameters = self._list(optimizer, course, everyone, signature)
+        assert course.listed is not None
+        return SeenParameters(course.listed, parameters, self._applied.are_stale(parameters), self._known)
+
+    def _list(
+        self,
+        optimizer: Optimizer,
+        course: Course,
+        everyone: Mapping[Optimizer, list[torch.Tensor]],
+        signature: int,
+    ) -> list[torch.Tensor]:
+        """List them, as they are not those that were listed before."""
         held: dict[int, tuple[str, ...]] = {}
-        for other, course in self._courses.items():
-            alone = (course.name,)
-            for parameter in _parameters_of(other):
+        for other, theirs in everyone.items():
+            alone = (self._courses[other].name,)
+            for parameter in theirs:
                 held[id(parameter)] = held[id(parameter)] + alone if id(parameter) in held else alone
-        own = {id(each): each for each in _parameters_of(optimizer)}
-        others = dict(own)
-
-        def seen(name: str, parameter: torch.Tensor, is_owned: bool) -> SeenParameter:
-            number, is_stale = id(parameter), self._applied.is_stale(parameter)
-            return SeenParameter(name, parameter, is_owned, held.get(number, ()), number in own, is_stale)
-
-        found: list[SeenParameter] = []
+        own = {id(each): each for each in everyone[optimizer]}
+        others, are_many = dict(own), len(self._courses) > _MANY_OPTIMIZERS
+        found: list[tuple[str, torch.Tensor]] = []
         for path, parameter in self._program.parameters():
-            if others.pop(id(parameter), None) is not None or len(self._courses) <= _MANY_OPTIMIZERS:
-                found.append(seen(path, parameter, True))
+            if others.pop(id(parameter), None) is not None or not are_many:
+                found.append((path, parameter))
+        owned = len(found)
         scope = self._program.optimizer_scope(optimizer)
-        found += [seen(f"{scope}/{number}", each, False) for number, each in enumerate(others.values())]
-        return SeenParameters(found[:_MOST_PARAMETERS], self._known)
+        found += [(f"{scope}/{number}", each) for number, each in enumerate(others.values())]
+        del found[_MOST_PARAMETERS:]
+        parameters = [parameter for _, parameter in found]
+        course.listed = ListedParameters(
+            0 if are_many or not self._program.lists_as_all_do() else signature,
+            [name for name, _ in found],
+            parameters,
+            [place < owned for place in range(len(found))],
+            [held.get(id(each), ()) for each in parameters],
+            [id(each) in own for each in parameters],
+            self._known,
+        )
+        return parameters
 
     def _update(self, before: _Before, course: Course, is_skipped: bool = False) -> Update:
         optimizer, reached = before.optimizer, self._reached
-        seen = [] if before.seen is None else before.seen.seen
-        names = {id(each.parameter): each.name for each in seen}
+        seen = before.seen
+        names = {} if seen is None else dict(zip(map(id, seen.parameters), seen.listed.names, strict=True))
         held = {id(each) for other in self._courses for each in _parameters_of(other)}
-        unlike = [
-            each for each in seen if id(each.parameter) not in (reached or ()) or each.rows_differ is False
-        ]
-        if reached and unlike:
-            self._find_declarations(unlike)
+        if reached and seen is not None:
+            self._find_declarations(seen, reached)
         return Update(
             before.step,
             course.name,
@@ -305,37 +328,51 @@ class UpdateCollector:
                 )
                 for group in optimizer.param_groups
             ),
-            () if before.seen is None else before.seen.after(reached),
-            self._strays.among((reached or {}).values(), held | set(names), self._program.modules),
+            () if seen is None else seen.after(reached),
+            self._strays.among((reached or {}).values(), held.union(names), self._program.modules),
             self._modes,
             self._loaders.told(),
             self._graphs.told(before.frame),
         )
 
-    def _find_declarations(self, seen: list[SeenParameter]) -> None:
-        """Find out where parameters come from that get no gradient."""
+    def _find_declarations(self, seen: SeenParameters, reached: Container[int]) -> None:
+        """Find out where parameters come from that get no gradient, or whose rows are all the same."""
+        unlike = [
+            (place, parameter)
+            for place, (parameter, differ) in enumerate(zip(seen.parameters, seen.rows_differ, strict=True))
+            if id(parameter) not in reached or differ is False
+        ]
+        if not unlike:
+            return
         paths = {
             id(parameter): (root, path)
             for root in self._program.modules.values()
             for path, parameter in root.named_parameters()
         }
-        for each in seen:
-            place = paths.get(id(each.parameter))
-            line = None if place is None else line_of_parameter(*place)
-            each.declared = None if line is None else str(line)
+        for place, parameter in unlike:
+            where = paths.get(id(parameter))
+            line = None if where is None else line_of_parameter(*where)
+            if line is not None:
+                seen.declared[place] = str(line)
+            else:
+                seen.declared.pop(place, None)
 
-    def _find_unwritten(self, seen: list[SeenParameter]) -> None:
+    def _find_unwritten(self, seen: SeenParameters) -> None:
         """Find out which parameters hold what was in memory before them."""
-        for each in seen:
-            each.is_unwritten = self._registered.is_unwritten(each.parameter)
-            if each.is_unwritten:
-                each.declared = str(self._registered.source_of(each.parameter))
+        if not self._registered:
+            return
+        seen.is_unwritten = [self._registered.is_unwritten(each) for each in seen.parameters]
+        for place, (parameter, is_unwritten) in enumerate(
+            zip(seen.parameters, seen.is_unwritten, strict=True)
+        ):
+            if is_unwritten:
+                seen.declared[place] = str(self._registered.source_of(parameter))
 
     def _modes_now(self) -> tuple[Mode, ...]:
         modes = []
         for name, model in self._program.modules.items():
             trains = bool(getattr(model, "training", False))
-            inside = model.named_modules() if trains else ()
+            inside = model.named_modules() if trains and signature_of([model], [])[1] else ()
             still = [clean_path(f"{name}.{path}") for path, each in inside if not each.training]
             modes.append(Mode(name, trains, tuple(still[:64])))
         return tuple(modes)

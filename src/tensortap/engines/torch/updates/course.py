@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensortap.records import Frame
 from tensortap.sink.retention import is_sample
+
+if TYPE_CHECKING:
+    from tensortap.engines.torch.updates.parameters import ListedParameters
 
 __all__ = ["Course"]
 
@@ -33,6 +36,7 @@ class Course:
         schedule: the line that made a schedule of its learning rate.
         variable: what the program calls it; None as long as nobody has looked.
         count: of its steps.
+        listed: the parameters that were looked at with its last update.
         last_step: how many steps of all optimizers there were when it last took one.
         wakes_at: until it has come so far, its updates are neither looked at nor compared.
 
@@ -48,6 +52,7 @@ class Course:
         self.made: Frame | None = None
         self.schedule: Frame | None = None
         self.variable: str | None = None
+        self.listed: ListedParameters | None = None
         self.count = 0
         self.last_step = 0
         self.wakes_at = begins

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
+from tensortap.engines.torch.memory import is_ordinary
 from tensortap.engines.torch.updates.looks import native
 from tensortap.engines.torch.updates.samples import sample_of
 
@@ -70,31 +72,40 @@ class AppliedGradients:
 
     def __init__(self) -> None:
         self._followed: dict[int, _Applied] = {}
+        self._applied: list[
+            _AppliedAtOnce
+        ] = []  # of which it is not known yet which stay until a backward pass
 
-    def after_step(self, parameters: Iterable[torch.Tensor]) -> None:
+    def after_step(self, parameters: list[torch.Tensor]) -> None:
         """These were updated with the gradients they have."""
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None or not _is_plain(gradient):
-                self._followed.pop(id(parameter), None)
-            else:
-                self._followed[id(parameter)] = _Applied(parameter, gradient)
+        self._applied.append(_AppliedAtOnce(parameters))
 
     def before_backward(self) -> None:
         """A backward pass begins: what has not been cleared now will be added to."""
-        for key, applied in list(self._followed.items()):
-            if not applied.is_still_there():
+        applied, self._applied = self._applied, []
+        for step in applied:
+            if self._followed:
+                for parameter in step.ids:
+                    self._followed.pop(parameter, None)
+            self._followed.update((id(parameter), each) for parameter, each in step.still_there())
+        for key, each in list(self._followed.items()):
+            if not each.is_still_there():
                 del self._followed[key]
             else:
-                applied.is_added_to = True
+                each.is_added_to = True
 
     def after_backward(self) -> None:
         """It is over."""
         for applied in self._followed.values():
             applied.remember()
 
-    def is_stale(self, parameter: torch.Tensor) -> bool:
-        """Whether the gradient of a parameter holds an applied one besides a new one."""
+    def are_stale(self, parameters: list[torch.Tensor]) -> list[bool]:
+        """Whether the gradient of each parameter holds an applied one besides a new one."""
+        if not self._followed:
+            return [False] * len(parameters)
+        return [self._is_stale(each) for each in parameters]
+
+    def _is_stale(self, parameter: torch.Tensor) -> bool:
         applied = self._followed.get(id(parameter))
         if applied is None or not applied.is_added_to:
             return False
@@ -104,6 +115,39 @@ class AppliedGradients:
     def forget(self) -> None:
         """Follow none of them."""
         self._followed.clear()
+        self._applied.clear()
+
+
+class _AppliedAtOnce:
+    """The gradients that one step has applied: most are taken away before anything asks for them."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self.ids = list(map(id, parameters))
+        self._parameters = list(map(weakref.ref, parameters))
+        self._gradients = _gradients_of(parameters)
+
+    def still_there(self) -> Iterator[tuple[torch.Tensor, _Applied]]:
+        """Those that are where they were, as often written."""
+        alive = [(place, each) for place, ref in enumerate(self._parameters) if (each := ref()) is not None]
+        before = self._gradients[[place for place, _ in alive]]
+        now = _gradients_of([each for _, each in alive])
+        for number in np.flatnonzero((before == now).all(axis=1) & (now[:, 0] != 0)).tolist():
+            place, parameter = alive[number]
+            yield parameter, _Applied(self._parameters[place], *now[number].tolist())
+
+
+def _gradients_of(parameters: list[torch.Tensor]) -> np.ndarray[Any, Any]:
+    """Of the gradient of each: where it is, 0 if there is none that could be followed, and how often it was written."""
+    found = np.zeros((len(parameters), 2), np.int64)
+    find = native("tt_gradients")
+    if find is not None and all(map(is_ordinary, parameters)):
+        find(parameters, found.ctypes.data)
+        return found
+    for place, parameter in enumerate(parameters):
+        gradient = parameter.grad
+        if gradient is not None and _is_plain(gradient):
+            found[place] = gradient._cdata, gradient._version
+    return found
 
 
 class _Applied:
@@ -111,10 +155,10 @@ class _Applied:
 
     __slots__ = ("_parameter", "_version", "address", "is_added_to")
 
-    def __init__(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        self._parameter = weakref.ref(parameter)
-        self.address: int = gradient._cdata
-        self._version = gradient._version
+    def __init__(self, parameter: weakref.ref[torch.Tensor], address: int, version: int) -> None:
+        self._parameter = parameter
+        self.address = address
+        self._version = version
         self.is_added_to = False
 
     def is_still_there(self) -> bool:

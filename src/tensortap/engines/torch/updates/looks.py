@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tensortap.engines.torch.memory import asking_no_class, is_ordinary, readable
 from tensortap.engines.torch.updates.samples import MOST_ELEMENTS, mark_of, sample_of
 from tensortap.errors import NativeBuildError
 
-__all__ = ["Look", "Measured", "Room", "native"]
+__all__ = ["Look", "Room", "native", "signature_of"]
 
 _FEWEST, _MOST_IN_ALL = 64, 1 << 20
 """Elements: of one tensor, however many there are, and of all together as long as each has that many."""
@@ -24,20 +25,14 @@ _BEFORE, _GRADIENT, _NOW = 0, 2, 4
 _COLUMNS = 6
 """Of a parameter: where each of its three samples begins, and how many elements it has."""
 
-_NUMBERS = ("size", "largest", "nonzero", "changed", "lost")
-_ROW = np.dtype([*((name, np.float64) for name in _NUMBERS), ("mark_before", np.uint64), ("mark", np.uint64)])
+Column = np.ndarray[Any, Any]
+Numbers = dict[str, Column]
+Marks = dict[str, Column | list[Any]]
 
-
-class Measured(NamedTuple):
-    """What an update has meant to a parameter; None where that is not known. See `ParameterUpdate`."""
-
-    size: float | None
-    gradient: float | None
-    nonzero: float | None
-    changed: float | None
-    lost: float | None
-    mark_before: str | None
-    mark: str | None
+_NUMBERS = ("size", "gradient", "nonzero", "changed", "lost")
+_MARKS = ("mark_before", "mark")
+_ROW = np.dtype([*((name, np.float64) for name in _NUMBERS), *((name, np.uint64) for name in _MARKS)])
+"""What an update has meant to a parameter, see `ParameterUpdate`: NaN, or no mark, where that is not known."""
 
 
 class Room:
@@ -67,6 +62,7 @@ class Look:
     Args:
         parameters: all that are looked at.
         room: of another look that is over, to be used again.
+        are_ordinary: whether all of them stand for themselves, if somebody knows.
 
     Attributes:
         room: where samples are.
@@ -75,13 +71,16 @@ class Look:
     >>> weight.sum().backward()
     >>> look = Look([weight])
     >>> weight.data[0] = 2
-    >>> [(each.changed, each.lost) for each in look.measured([True])]
-    [(0.25, 0.75)]
+    >>> numbers, _ = look.measured([True])
+    >>> numbers["changed"].tolist(), numbers["lost"].tolist()
+    ([0.25], [0.75])
     """
 
-    def __init__(self, parameters: list[torch.Tensor], room: Room | None = None) -> None:
+    def __init__(
+        self, parameters: list[torch.Tensor], room: Room | None = None, are_ordinary: bool | None = None
+    ) -> None:
         self._parameters = parameters
-        self._are_ordinary = all(map(is_ordinary, parameters))
+        self._are_ordinary = all(map(is_ordinary, parameters)) if are_ordinary is None else are_ordinary
         self._most = max(_FEWEST, min(MOST_ELEMENTS, _MOST_IN_ALL // max(1, len(parameters))))
         if room is None or not room.fits(len(parameters), self._most):
             room = Room(len(parameters), self._most)
@@ -102,8 +101,8 @@ class Look:
         begin, count = self._places[number, _GRADIENT : _GRADIENT + 2]
         return self._values[begin : begin + count] if count > 0 else None
 
-    def measured(self, own: Sequence[bool]) -> Iterator[Measured]:
-        """What has become of each of them, made as they are asked for: there may be thousands.
+    def measured(self, own: Sequence[bool]) -> tuple[Numbers, Marks]:
+        """What has become of each of them, by columns: numbers and marks.
 
         Args:
             own: whether it was this update that changed it, if it has changed.
@@ -112,17 +111,12 @@ class Look:
         self._take(_NOW)
         measure = native("tt_measure")
         if measure is None:
-            return map(self._measured_plainly, self._places.tolist(), own)
+            return self._measured_plainly(own)
         room = self.room
         room.owned[: len(own)] = own
         measure(room.at_places, len(own), room.at_values, room.at_owned, room.at_found)
         found = room.found[: len(own)]
-        numbers = [_known_numbers(found[name]) for name in _NUMBERS]
-        marks = [
-            [f"{mark:016x}" if mark else None for mark in found[name].tolist()]
-            for name in ("mark_before", "mark")
-        ]
-        return map(Measured, *numbers, *marks)
+        return {name: found[name].copy() for name in _NUMBERS}, {name: found[name].copy() for name in _MARKS}
 
     def _take(self, column: int) -> None:
         of_gradients = column == _GRADIENT
@@ -163,40 +157,39 @@ class Look:
         self._end += count
         return begin, count
 
-    def _measured_plainly(self, row: list[int], is_own: bool) -> Measured:
-        before, gradient, now = (
-            self._values[begin : begin + count] if count > 0 else None
-            for begin, count in zip(row[::2], row[1::2], strict=True)
-        )
-        size = largest = nonzero = changed = lost = None
-        if before is not None:
-            size = _known(float(np.sqrt(np.mean(np.square(before)))))
-        if gradient is not None:
-            largest = _known(float(np.abs(gradient).max()))
-            nonzero = np.count_nonzero(gradient) / len(gradient)
-        if is_own and now is not None and before is not None and now.shape == before.shape:
-            moved = now != before
-            changed = np.count_nonzero(moved) / len(now)
-            if gradient is not None and gradient.shape == now.shape:
-                lost = np.count_nonzero(~moved & (gradient != 0)) / len(now)
-        return Measured(size, largest, nonzero, changed, lost, mark_of(before), mark_of(now))
+    def _measured_plainly(self, own: Sequence[bool]) -> tuple[Numbers, Marks]:
+        """The same without the observer's library."""
+        numbers = np.full((len(own), len(_NUMBERS)), np.nan)
+        marks: dict[str, list[str | None]] = {name: [] for name in _MARKS}
+        for place, (row, is_own) in enumerate(zip(self._places.tolist(), own, strict=True)):
+            before, gradient, now = (
+                self._values[begin : begin + count] if count > 0 else None
+                for begin, count in zip(row[::2], row[1::2], strict=True)
+            )
+            numbers[place] = _measured(before, gradient, now if is_own else None)
+            marks["mark_before"].append(mark_of(before))
+            marks["mark"].append(mark_of(now))
+        return {name: numbers[:, column] for column, name in enumerate(_NUMBERS)}, dict(marks)
+
+
+def _measured(before: Column | None, gradient: Column | None, now: Column | None) -> tuple[float, ...]:
+    size = largest = nonzero = changed = lost = math.nan
+    if before is not None:
+        size = float(np.sqrt(np.mean(np.square(before))))
+    if gradient is not None:
+        largest = float(np.abs(gradient).max())
+        nonzero = np.count_nonzero(gradient) / len(gradient)
+    if now is not None and before is not None and now.shape == before.shape:
+        moved = now != before
+        changed = np.count_nonzero(moved) / len(now)
+        if gradient is not None and gradient.shape == now.shape:
+            lost = np.count_nonzero(~moved & (gradient != 0)) / len(now)
+    return size, largest, nonzero, changed, lost
 
 
 def _or_itself(wrapper: torch.Tensor) -> torch.Tensor:
     inside = readable(wrapper)
     return wrapper if inside is None else inside
-
-
-def _known_numbers(column: np.ndarray[Any, Any]) -> list[float | None]:
-    numbers: list[float | None] = column.tolist()
-    if not np.isfinite(column).all():
-        for place in np.flatnonzero(~np.isfinite(column)).tolist():
-            numbers[place] = None
-    return numbers
-
-
-def _known(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 @functools.cache
@@ -208,3 +201,13 @@ def native(name: str) -> Any:
         return getattr(library(), name)
     except NativeBuildError:
         return None
+
+
+def signature_of(roots: list[nn.Module], lists: list[list[torch.Tensor]]) -> tuple[int, int]:
+    """What tells whether modules and lists have the parameters they had, and how many modules are not in training mode.
+
+    The first is 0 if that cannot be told, the second negative if nobody has counted.
+    """
+    find = native("tt_signature")
+    found: tuple[int, int] = (0, -1) if find is None else find(roots, lists)
+    return found

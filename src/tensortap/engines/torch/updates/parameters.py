@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Collection
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensortap.engines.torch.memory import is_ordinary
 from tensortap.engines.torch.updates.looks import Look, Room
 from tensortap.engines.torch.updates.rows import rows_differ
 from tensortap.engines.torch.values import dtype_name, shape_of
-from tensortap.records import ParameterUpdate
+from tensortap.records import ParameterTable
 
-__all__ = ["KnownParameters", "SeenParameter", "SeenParameters"]
+__all__ = ["KnownParameters", "ListedParameters", "SeenParameters"]
 
 _LONG = 8
 """Updates in a row."""
@@ -58,9 +60,9 @@ class KnownParameters:
         self._known: dict[int, _Known] = {}
         self._room: Room | None = None
 
-    def look(self, parameters: list[torch.Tensor]) -> Look:
+    def look(self, parameters: list[torch.Tensor], are_ordinary: bool) -> Look:
         """Take samples; what was taken before is gone then."""
-        look = Look(parameters, self._room)
+        look = Look(parameters, self._room, are_ordinary)
         self._room = look.room
         return look
 
@@ -78,99 +80,118 @@ class KnownParameters:
             self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
 
 
-class SeenParameter:
-    """A parameter that is about to be updated, or to be left as it is.
+class ListedParameters:
+    """The parameters of an optimizer and of all models, as long as these have the same ones.
 
     Args:
-        name: in the graph.
-        parameter: itself.
-        is_owned: whether a known model has it.
-        held: the optimizers that have it.
-        is_own: whether the optimizer that steps has it.
-        is_stale: whether its gradient holds what was applied before.
-
-    Attributes:
-        declared: where it comes from, if somebody has found out.
-        is_unwritten: whether nobody has written to its memory, if somebody has found out.
-        rows_differ: whether its rows differ from each other; None if it has none.
+        signature: of what they have; 0 if it is not to be compared.
+        names: in the graph.
+        parameters: themselves.
+        is_owned: whether a known model has each.
+        held: the optimizers that have each.
+        is_own: whether the optimizer that steps has each.
+        known: what is remembered of them.
     """
 
-    __slots__ = (
-        "declared",
-        "held",
-        "is_own",
-        "is_owned",
-        "is_stale",
-        "is_unwritten",
-        "name",
-        "parameter",
-        "rows_differ",
-    )
-
     def __init__(
-        self, name: str, parameter: torch.Tensor, is_owned: bool, held: tuple[str, ...], is_own: bool, is_stale: bool
-    ) -> None:  # fmt: skip
-        self.name, self.parameter, self.is_owned, self.held = name, parameter, is_owned, held
-        self.is_own, self.is_stale = is_own, is_stale
-        self.declared: str | None = None
-        self.is_unwritten: bool | None = None
-        self.rows_differ: bool | None = None
+        self,
+        signature: int,
+        names: list[str],
+        parameters: list[torch.Tensor],
+        is_owned: list[bool],
+        held: list[tuple[str, ...]],
+        is_own: list[bool],
+        known: KnownParameters,
+    ) -> None:
+        self.names, self.is_owned, self.held, self.is_own = names, is_owned, held, is_own
+        self._signature = signature
+        self.known = [known.of(each) for each in parameters]
+        self.shapes = [each.shape for each in self.known]
+        self.dtypes = [each.dtype for each in self.known]
+        self.trains = [each.requires_grad for each in parameters]
+        self.are_ordinary = all(map(is_ordinary, parameters))
+        known.forget_dead(len(parameters))
+
+    def still(self, signature: int) -> list[torch.Tensor] | None:
+        """The parameters, if they are as they were listed."""
+        if not signature or signature != self._signature:
+            return None
+        parameters = [parameter for each in self.known if (parameter := each.ref()) is not None]
+        return parameters if len(parameters) == len(self.known) else None
 
 
 class SeenParameters:
-    """All of them, as they are before an update.
+    """Parameters that are about to be updated, or to be left as they are.
 
     Args:
-        seen: each.
-        known: what was known of them before.
+        listed: what is known of them.
+        parameters: themselves.
+        is_stale: whether the gradient of each holds what was applied before.
+        known: gives room.
+
+    Attributes:
+        declared: where some of them come from, by their place, if somebody has found out.
+        is_unwritten: whether nobody has written to the memory of each, if somebody has found out.
+        rows_differ: whether the rows of each differ from each other; None if it has none.
     """
 
-    def __init__(self, seen: list[SeenParameter], known: KnownParameters) -> None:
-        self.seen = seen
-        self._known = known
-        self._look = known.look([each.parameter for each in seen])
-        for each in seen:
-            of_it = known.of(each.parameter)
-            each.rows_differ = of_it.rows_differ(each.parameter) if of_it.differs is False else of_it.differs
-        known.forget_dead(len(seen))
+    def __init__(
+        self,
+        listed: ListedParameters,
+        parameters: list[torch.Tensor],
+        is_stale: list[bool],
+        known: KnownParameters,
+    ) -> None:
+        self.listed = listed
+        self.parameters = parameters
+        self.declared: dict[int, str] = {}
+        self.is_unwritten: list[bool | None] = []
+        self._is_stale = is_stale
+        self._look = known.look(parameters, listed.are_ordinary)
+        self.rows_differ = [
+            known.rows_differ(each) if known.differs is False else known.differs
+            for known, each in zip(listed.known, parameters, strict=True)
+        ]
 
-    def after(self, reached: Collection[int] | None) -> tuple[ParameterUpdate, ...]:
+    def after(self, reached: Collection[int] | None) -> ParameterTable:
         """What the update has meant to each.
 
         Args:
             reached: what the loss led to, by identity; None if that is not known.
         """
-        look, found = self._look, []
-        measured = look.measured([each.is_own for each in self.seen])
-        has_gradient = look.have_gradients()
-        for number, (each, now) in enumerate(zip(self.seen, measured, strict=True)):
-            parameter, known, nonzero = each.parameter, self._known.of(each.parameter), now.nonzero
-            quiet: float | None = None
-            if nonzero == 1.0:
-                known.heard, quiet = None, 0.0
-            elif nonzero is not None:
-                quiet = known.quiet(look, number)
-            found.append(
-                ParameterUpdate(
-                    each.name,
-                    known.shape,
-                    known.dtype,
-                    parameter.requires_grad,
-                    each.is_owned,
-                    each.held,
-                    None if reached is None else id(parameter) in reached,
-                    now.gradient,
-                    nonzero,
-                    each.is_stale if has_gradient[number] else None,
-                    now.changed,
-                    now.lost,
-                    now.size,
-                    now.mark,
-                    now.mark_before,
-                    each.declared,
-                    quiet,
-                    each.rows_differ,
-                    each.is_unwritten,
-                )
-            )
-        return tuple(found)
+        listed, look = self.listed, self._look
+        numbers, marks = look.measured(listed.is_own)
+        each: dict[str, list[Any]] = {
+            "name": listed.names,
+            "shape": listed.shapes,
+            "dtype": listed.dtypes,
+            "trains": listed.trains,
+            "is_owned": listed.is_owned,
+            "held": listed.held,
+            "is_reached": [None if reached is None else id(each) in reached for each in self.parameters],
+            "is_stale": [
+                stale if has else None
+                for stale, has in zip(self._is_stale, look.have_gradients(), strict=True)
+            ],
+            "declared": [self.declared.get(place) for place in range(len(listed.names))],
+            "quiet": self._quiet(numbers["nonzero"]),
+            "rows_differ": self.rows_differ,
+            "is_unwritten": self.is_unwritten or [None] * len(listed.names),
+        }
+        same = {
+            key: column[0]
+            for key, column in each.items()
+            if column and column.count(column[0]) == len(column)
+        }
+        same.pop("name", None)
+        return ParameterTable(same, {key: each[key] for key in each if key not in same} | numbers | marks)
+
+    def _quiet(self, nonzero: np.ndarray[Any, Any]) -> list[float | None]:
+        found: list[float | None] = []
+        for place, (known, share) in enumerate(zip(self.listed.known, nonzero.tolist(), strict=True)):
+            if share == 1.0:
+                known.heard = None
+                found.append(0.0)
+            else:
+                found.append(None if math.isnan(share) else known.quiet(self._look, place))
+        return found

@@ -30,6 +30,9 @@ class RegisteredParameters:
         self._marks: Any = WeakIdKeyDictionary()
         self._handle = register_module_parameter_registration_hook(self._on_parameter)
 
+    def __bool__(self) -> bool:
+        return len(self._marks) > 0
+
     def close(self) -> None:
         """Remember no more of them; harmless when called again."""
         self._handle.remove()
