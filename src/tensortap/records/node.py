@@ -63,6 +63,21 @@ class TensorSpec:
         dims = tuple(a if a == b else None for a, b in zip(self.shape, other.shape, strict=True))
         return TensorSpec(self.dtype, dims)
 
+    @property
+    def kind(self) -> tuple[str, int]:
+        """What tensors have in common that may take turns: dtype and number of dimensions."""
+        return self.dtype, len(self.shape)
+
+    def covers(self, other: TensorSpec) -> bool:
+        """Whether it describes another tensor, too, some of its dimensions being open.
+
+        >>> TensorSpec("float32", (None, 8)).covers(TensorSpec("float32", (3, 8)))
+        True
+        """
+        return self.kind == other.kind and all(
+            a is None or a == b for a, b in zip(self.shape, other.shape, strict=True)
+        )
+
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
 

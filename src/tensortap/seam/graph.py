@@ -7,6 +7,7 @@ says; the engine still records what the program executes.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import threading
 from collections import deque
@@ -247,24 +248,25 @@ class Graph:
             if self._recorded(nodes) is not None:
                 return
             known_nodes, seen, before = self._nodes, self._seen, self._settled
-            for node in nodes:
-                known = known_nodes.get(node.name)
-                if known is node or (
-                    known is not None and before.get(id(node)) is known and seen[id(node)] is node
-                ):
-                    continue
-                if known is None:
-                    known_nodes[node.name] = seen[id(node)] = before[id(node)] = node
-                    self.version += 1
-                    continue
-                settled, is_new = self._settle(node, known)
-                if settled is not known:
-                    known_nodes[node.name] = settled
-                    self.version += is_new
+            known = [known_nodes.get(node.name, _UNKNOWN) for node in nodes]
+            # Most are those of runs before, and `seen` holds them, so that no other can have their identity.
+            is_known = list(map(operator.is_, known, map(before.get, map(id, nodes))))
+            if not all(is_known):
+                for node in itertools.compress(nodes, map(operator.not_, is_known)):
+                    there = known_nodes.get(node.name)
+                    if there is None or there is node:
+                        known_nodes[node.name] = seen[id(node)] = before[id(node)] = node
+                        self.version += there is None
+                        continue
+                    settled, is_new = self._settle(node, there)
+                    if settled is not there:
+                        known_nodes[node.name] = settled
+                        self.version += is_new
+                known = [known_nodes[node.name] for node in nodes]
             if self.version != self._last_version:
                 self._last_version = self.version
                 self._last_recorded.clear()
-            self._last_recorded.append((nodes, tuple([self._nodes[node.name] for node in nodes])))
+            self._last_recorded.append((nodes, tuple(known)))
 
     def _recorded(self, nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
         """How this graph knows nodes that were recorded lately, these very objects; None for others."""
@@ -285,12 +287,7 @@ class Graph:
         Nodes that come in turns, as those of a program with two phases, are worked out once.
         """
         before = self._settled.get(id(node))
-        if (
-            before is not None
-            and self._seen[id(node)] is node
-            and before.outputs is known.outputs
-            and before.attributes is known.attributes
-        ):
+        if before is not None and before.outputs is known.outputs and before.attributes is known.attributes:
             return before, False
         settled, is_new = self._form_of(node, known)
         if len(self._settled) > 4 * len(self._nodes) + _FEW:
@@ -444,6 +441,7 @@ class Graph:
 
 
 _FEW = 1000
+_UNKNOWN: Any = object()
 
 
 def _merged_specs(known: tuple[TensorSpec, ...], new: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

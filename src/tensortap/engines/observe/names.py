@@ -8,6 +8,7 @@ its state) does not rename anything. Names are given once per session and thread
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -71,8 +72,9 @@ class NameEntry:
         return self.more_tensors[slot]
 
 
-_SOURCES_KEPT = 32
-"""Nodes of one name: models that come in turns, or batches of a few sizes, have each its own."""
+_SOURCES_KEPT = 8
+"""Nodes of one name: models that come in turns, or batches of a few sizes, have each its own. If there are more, the
+node says what they have in common, and stands for all that is like them."""
 
 
 class _Count:
@@ -92,7 +94,8 @@ class NameTable:
         self._counts: dict[tuple[str, str], _Count] = {}
         self._entries: dict[tuple[str, str, int], NameEntry] = {}  # by scope, label and number within a run
         self._sources: dict[str, Node] = {}
-        self._more_sources: dict[str, dict[TensorSpec, Node]] = {}  # of names that have stood for several
+        # Of names that have stood for several: by what each is, or by the kind of many.
+        self._more_sources: dict[str, dict[TensorSpec | tuple[str, int], Node]] = {}
         self._taken: set[str] = set()
         self._run = -1
 
@@ -113,21 +116,37 @@ class NameTable:
     def source(self, name: str, spec: TensorSpec) -> Node | None:
         """A node that was kept for something that is no op: a parameter, an input, a constant."""
         node = self._sources.get(name)
-        if node is None or node.outputs[0] == spec:
+        if node is None or node.outputs[0] is spec or node.outputs[0] == spec:
             return node
         more = self._more_sources.get(name)
-        return None if more is None else more.get(spec)
+        if more is None:
+            return None
+        node = more.get(spec.kind) or more.get(spec)
+        return node if node is not None and node.outputs[0].covers(spec) else None
 
-    def keep_source(self, node: Node) -> None:
-        """Keep a source's node, and its name from being given to an op."""
+    def keep_source(self, node: Node) -> Node:
+        """Keep a source's node, and its name from being given to an op; the node that stands for it from now on."""
         before = self._sources.get(node.name)
         if before is not None:
-            kept = self._more_sources.setdefault(node.name, {before.outputs[0]: before})
-            if len(kept) >= _SOURCES_KEPT:
-                del kept[next(iter(kept))]
-            kept[node.outputs[0]] = node
+            node = self._one_of_several(before, node)
         self._sources[node.name] = node
         self._taken.add(node.name)
+        return node
+
+    def _one_of_several(self, before: Node, node: Node) -> Node:
+        spec = node.outputs[0]
+        kept = self._more_sources.setdefault(node.name, {before.outputs[0]: before})
+        alike = [each for each in kept.values() if each.outputs[0].kind == spec.kind]
+        if (len(alike) >= _SOURCES_KEPT or spec.kind in kept) and not node.attributes:
+            for each in alike:
+                spec = spec.merged_with(each.outputs[0])
+                kept.pop(each.outputs[0], None)
+            node = kept[spec.kind] = replace(node, outputs=(spec,))
+        else:
+            if len(alike) >= _SOURCES_KEPT:
+                del kept[alike[0].outputs[0]]
+            kept[spec] = node
+        return node
 
     def next(self, scope: str, label: str) -> NameEntry:
         """The entry of the next op called `label` in `scope` (empty, or ending in a slash)."""

@@ -41,8 +41,8 @@ class SourceNames(Protocol):
     def source(self, name: str, spec: TensorSpec) -> Node | None:
         """A node that was kept for a tensor from outside of this name and kind."""
 
-    def keep_source(self, node: Node) -> None:
-        """Keep the node of a tensor from outside, and its name from being given to an op."""
+    def keep_source(self, node: Node) -> Node:
+        """Keep the node of a tensor from outside, and its name from being given to an op; what stands for it now."""
 
 
 class SourcePlaces(Protocol):
@@ -99,11 +99,11 @@ class Outside:
         for path, parameter in self._program.parameters():
             self.parameter_paths[id(parameter)] = path
             self._add(path, parameter)
-            position = Position("parameter", module_holding(path))
-            if parameter.grad is not None:
-                self._add(f"{path}/grad", parameter.grad, position=position)
-            elif parameter.requires_grad:
-                self._places.expect(self._node(f"{path}/grad", parameter, "Variable", position))
+            gradient = self.gradient_node(path, parameter)
+            if parameter.grad is not None and gradient is not None:
+                self._add_node(parameter.grad, gradient)
+            elif gradient is not None:
+                self._places.expect(gradient)
         for path, buffer in self._program.buffers():
             self._add(path, buffer)
 
@@ -160,22 +160,39 @@ class Outside:
 
     def has_new_state(self) -> bool:
         """Name the state that the running optimizer has made since it began to step; False if there is none."""
-        if self._stepping is None:
+        grown = self.grown()
+        if grown is None:
             return False
-        scope, optimizer, known = self._stepping
-        if len(optimizer.state) == known:
-            return False
-        self.name_optimizer_state(scope, optimizer)
+        self.name_optimizer_state(*grown)
         return True
+
+    def grown(self) -> tuple[str, Optimizer] | None:
+        """Scope and optimizer, if one is stepping and has made state since this was noted."""
+        if self._stepping is None:
+            return None
+        scope, optimizer, known = self._stepping
+        return None if len(optimizer.state) == known else (scope, optimizer)
 
     def _add(
         self, name: str, tensor: torch.Tensor, op_type: str = "Variable", position: Position | None = None
     ) -> None:
-        node = self._node(name, tensor, op_type, position)
+        self._add_node(tensor, self.node(name, tensor, op_type, position))
+
+    def _add_node(self, tensor: torch.Tensor, node: Node) -> None:
         if not self._places.add_source(tensor, node):
             self._observation.fault(f"naming a tensor ({node.tensor(0)})")
 
-    def _node(self, name: str, tensor: torch.Tensor, op_type: str, position: Position | None) -> Node:
+    def gradient_node(self, path: str, parameter: torch.Tensor) -> Node | None:
+        """The node of the gradient that a parameter has, or may come to have."""
+        gradient = parameter.grad
+        if gradient is None and not parameter.requires_grad:
+            return None
+        position = Position("parameter", module_holding(path))
+        return self.node(f"{path}/grad", parameter if gradient is None else gradient, position=position)
+
+    def node(
+        self, name: str, tensor: torch.Tensor, op_type: str = "Variable", position: Position | None = None
+    ) -> Node:
         """The node of a tensor from outside that is called so."""
         node = self._names.source(name, spec_of(tensor))
         if node is None:
@@ -183,7 +200,7 @@ class Outside:
             if device not in self._device_names:
                 self._device_names[device] = devices.name_of(device)
             node = variable_node(name, tensor, op_type, self._device_names[device], position)
-            self._names.keep_source(node)
+            node = self._names.keep_source(node)
         return node
 
 

@@ -186,11 +186,12 @@ class Decoder:
             return
         with program.held_still():
             if not is_as_before:
-                known.name_anew(program, outside, plan.inputs)
+                known.forget()
             if installation is None:
                 installation = self._installation = Installation(program, self, self._observer, plan.traced)
             installation.fit(known.version)
-            known.remember(program)
+            if not is_as_before:  # the hooks of parameters are there by now, and part of what is known
+                known.name_anew(program, outside, plan.inputs)
 
     def release(self) -> None:
         """Leave PyTorch as it was, if something has stayed installed there after a run."""
@@ -236,7 +237,12 @@ class Decoder:
 
     def find_new_state(self) -> bool:
         """Look again for state that the running optimizer has made in this very step."""
-        return self._current.outside.has_new_state()
+        outside = self._current.outside
+        grown = outside.grown()
+        if grown is None:
+            return False
+        self._known.name_state(outside, *grown)
+        return True
 
     def step_in(self, scope: str, frame: FrameType | None) -> None:
         """Tell the observer which optimizer steps (none: without a frame), and how to know that it has left."""

@@ -19,9 +19,13 @@ from tensortap.engines.torch.observer.numbers import Numbers
 from tensortap.engines.torch.observer.sources import NativeSources
 from tensortap.engines.torch.outside import Outside
 from tensortap.engines.torch.program import Program, module_holding
+from tensortap.engines.torch.unnoticed import unnoticed
 from tensortap.records import Position
 
 __all__ = ["KnownSources"]
+
+_UNNAMED = (-1, -1)
+_IN_OPTIMIZER = Position("optimizer")
 
 
 class KnownSources:
@@ -67,17 +71,43 @@ class KnownSources:
         outside.parameter_paths = self._paths
         return True
 
-    @asking_no_class
-    def name_anew(self, program: Program, outside: Outside, inputs: Mapping[str, torch.Tensor]) -> None:
-        """The same for a program that is not known, or built differently."""
+    def forget(self) -> None:
+        """The program is not known, or built differently."""
         self.version += 1
         self._library.tt_forget_known(self._observer.handle)
         self._names = None
+
+    @asking_no_class
+    def name_anew(self, program: Program, outside: Outside, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Name the same in a program of which nothing is known."""
         outside.name_inputs(inputs)
-        outside.name_variables()
+        if self._name_together(program, outside):
+            self._names = tuple(program.modules)
+        else:
+            outside.name_variables()
         self._paths = outside.parameter_paths
         self._announce_modules(program)
         self._announce_parameters(program)
+
+    def _name_together(self, program: Program, outside: Outside) -> bool:
+        """Have the observer remember parameters and buffers, and name them; False if one is bound to change."""
+        if program.has_lazy():
+            return False
+        parameters, buffers = list(program.parameters()), list(program.buffers())
+        if not all(_is_found_again(tensor) for _, tensor in (*parameters, *buffers)):
+            return False
+        numbered, node, rows = self._sources.numbered, outside.node, []
+        for path, parameter in parameters:
+            outside.parameter_paths[id(parameter)] = path
+            gradient = outside.gradient_node(path, parameter)
+            numbers = _UNNAMED if gradient is None else numbered(gradient)
+            rows.append((parameter, *numbered(node(path, parameter)), *numbers))
+        handle, roots = self._observer.handle, list(program.modules.values())
+        held = [(buffer, *numbered(node(path, buffer))) for path, buffer in buffers]
+        return bool(
+            self._library.tt_remember_known(handle, roots, rows, held)
+            and self._library.tt_name_known(handle, roots, True)
+        )
 
     def _announce_modules(self, program: Program) -> None:
         """Tell the observer what the modules of the program are called."""
@@ -100,61 +130,67 @@ class KnownSources:
                 paths.append(path)
 
     @asking_no_class
-    def remember(self, program: Program) -> None:
-        """Have the observer remember what has just been named, unless it is bound to change."""
-        if self._names is not None or program.has_lazy():
-            return
-        parameters, buffers = list(program.parameters()), list(program.buffers())
-        if not all(_is_found_again(tensor) for _, tensor in (*parameters, *buffers)):
-            return
-        numbers = self._sources.numbers_of
-        known = self._library.tt_remember_known(
-            self._observer.handle,
-            list(program.modules.values()),
-            [(tensor, *numbers(path), *numbers(f"{path}/grad")) for path, tensor in parameters],
-            [(tensor, *numbers(path)) for path, tensor in buffers],
-        )
-        self._names = tuple(program.modules) if known else None
-
-    @asking_no_class
     def name_state(self, outside: Outside, scope: str, optimizer: Optimizer) -> None:
-        """Name the state of an optimizer that begins to step, and what belongs to which parameter."""
-        where = self._numbers.scope(scope, Position("optimizer"))
-        if self._library.tt_name_state(self._observer.handle, optimizer, where):
+        """Name the state of an optimizer that steps, and what belongs to which parameter."""
+        where = self._numbers.scope(scope, _IN_OPTIMIZER)
+        if self._name_known_state(optimizer, where) or (
+            self._remember_state(outside, scope, where, optimizer)
+            and self._name_known_state(optimizer, where)
+        ):
             outside.steps(scope, optimizer)
-            return
-        outside.name_optimizer_state(scope, optimizer)
-        owner, numbers = self._numbers.owner, self._sources.numbers_of
+        else:
+            outside.name_optimizer_state(scope, optimizer)
+
+    def _name_known_state(self, optimizer: Optimizer, where: int) -> bool:
+        return bool(self._library.tt_name_state(self._observer.handle, optimizer, where))
+
+    def _remember_state(self, outside: Outside, scope: str, where: int, optimizer: Optimizer) -> bool:
+        try:
+            with unnoticed():
+                rows = self._rows_of(outside, scope, optimizer)
+        except Exception:  # whoever asks one after the other has the same trouble, and tells of it
+            return False
+        if rows is None:
+            return False
+        return bool(self._library.tt_remember_state(self._observer.handle, optimizer, where, *rows))
+
+    def _rows_of(
+        self, outside: Outside, scope: str, optimizer: Optimizer
+    ) -> tuple[list[Any], list[Any]] | None:
+        """Parameters and state of an optimizer, with their numbers; None if it is not as those of PyTorch are."""
+        owner, numbered = self._numbers.owner, self._sources.numbered
         parameters: list[tuple[torch.Tensor, int, int, int]] = []
         paths: dict[int, str] = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 path = outside.parameter_paths.get(id(parameter))
-                named = (-1, -1)
+                numbers = _UNNAMED
+                if not _is_found_again(parameter):
+                    return None
                 if path is None:
                     path = f"param_{len(parameters)}"
-                    named = numbers(f"{scope}/{path}")
-                if not _is_found_again(parameter):
-                    return
+                    numbers = numbered(outside.node(f"{scope}/{path}", parameter, position=_IN_OPTIMIZER))
                 paths[id(parameter)] = path
-                parameters.append((parameter, owner(path), *named))
+                parameters.append((parameter, owner(path), *numbers))
         states = []
         for parameter, state in optimizer.state.items():
             path = paths.get(id(parameter))
             if path is None or not isinstance(state, dict):
-                return  # not as optimizers of PyTorch are: it is asked in every step
-            if not all(_is_found_again(each) for each in state.values() if isinstance(each, torch.Tensor)):
-                return
-            items = [
-                (key, value, *self._state_number(scope, path, key, value)) for key, value in state.items()
-            ]
+                return None
+            items: list[tuple[Any, Any, bool, int, int]] = []
+            for key, value in state.items():
+                if not isinstance(value, torch.Tensor):
+                    items.append((key, value, False, *_UNNAMED))
+                    continue
+                if not _is_found_again(value):
+                    return None
+                name, position = (
+                    Program.state_name(scope, path, key),
+                    Position("optimizer", module_holding(path)),
+                )
+                items.append((key, value, True, *numbered(outside.node(name, value, position=position))))
             states.append((parameter, owner(path), items))
-        self._library.tt_remember_state(self._observer.handle, optimizer, where, parameters, states)
-
-    def _state_number(self, scope: str, path: str, key: Any, value: Any) -> tuple[bool, int, int]:
-        if not isinstance(value, torch.Tensor):
-            return False, -1, -1
-        return True, *self._sources.numbers_of(Program.state_name(scope, path, key))
+        return parameters, states
 
 
 def _is_found_again(tensor: torch.Tensor) -> bool:

@@ -34,10 +34,6 @@ class NativeSources:
         self._entry_numbers: dict[str, int] = {}
         self._node_numbers: dict[str, int] = {}
 
-    def numbers_of(self, name: str) -> tuple[int, int]:
-        """Entry and node of something that is no op; -1 for what has no name yet."""
-        return self._entry_numbers.get(name, -1), self._node_numbers.get(name, -1)
-
     # --- as `Outside` knows names ------------------------------------------------------------------
 
     def next(self, scope: str, label: str) -> NameEntry:
@@ -50,9 +46,9 @@ class NativeSources:
         """A node that was kept for something that is no op."""
         return self._names.source(name, spec)
 
-    def keep_source(self, node: Node) -> None:
-        """Keep a source's node."""
-        self._names.keep_source(node)
+    def keep_source(self, node: Node) -> Node:
+        """Keep a source's node; the one that stands for it."""
+        return self._names.keep_source(node)
 
     # --- as it knows places --------------------------------------------------------------------------
 
@@ -68,13 +64,13 @@ class NativeSources:
 
     def add_source(self, tensor: torch.Tensor, node: Node) -> bool:
         """Make a source known, to become a node when it is first used; False if it cannot be."""
-        entry, number = self._numbered(node)
+        entry, number = self.numbered(node)
         known_by = _known_by(tensor)
         return bool(self._library.tt_add_source(self._observer.handle, known_by._cdata, entry, number))
 
     def expect(self, node: Node) -> None:
         """Have numbers for a tensor that will perhaps be there in a later run."""
-        self._numbered(node)
+        self.numbered(node)
 
     def own(self, tensor: torch.Tensor, path: str) -> bool:
         """Note that a tensor of this run has to do with a parameter; False if it has no name yet."""
@@ -86,7 +82,7 @@ class NativeSources:
         library.tt_set_owner(handle, value, self._numbers.owner(path))
         return True
 
-    def _numbered(self, node: Node) -> tuple[int, int]:
+    def numbered(self, node: Node) -> tuple[int, int]:
         """Entry and node of something that is no op, from now on this node."""
         entry = self._entry_numbers.get(node.name)
         if entry is None:
