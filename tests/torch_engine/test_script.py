@@ -146,19 +146,34 @@ def test_evaluation_between_steps_is_cut_into_its_calls_and_counts_no_steps(foll
     assert runs.steps == [0, 1, 1, 1, 1, 2, 2, 2]
 
 
-def test_small_calls_without_gradients_share_runs_of_a_few(followed):
+def test_small_calls_without_gradients_share_a_run_until_the_next_step(followed):
     def program():
         net = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for _ in range(2):
+        for calls in 20, 260:
             linear_step(net, optimizer)
             with torch.no_grad():
-                for _ in range(20):
+                for _ in range(calls):
                     net(torch.ones(5, 3))
 
     runs = followed(program)
-    assert runs.counts("net/addmm") == [1, 16, 4, 1, 16, 4]
-    assert runs.steps == [0, 1, 1, 1, 2, 2]
+    assert runs.counts("net/addmm") == [1, 20, 1, 256, 4]
+    assert runs.steps == [0, 1, 1, 2, 2]
+
+
+def test_a_run_that_is_shared_ends_soon_after_a_bad_value(followed):
+    def program():
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        linear_step(net, optimizer)
+        with torch.no_grad():
+            for number in range(250):
+                (net(torch.ones(5, 3)) * 0 / (number - 100)).mean()
+
+    runs = followed(program)
+    first, *others = runs.counts("net/addmm")[1:]
+    assert 100 < first < 100 + 2 * 16
+    assert others == [250 - first]
 
 
 def test_large_models_have_a_run_for_each_call_without_gradients(followed):

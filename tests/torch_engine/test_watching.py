@@ -11,10 +11,13 @@ import tensortap as tt
 from tensortap.engines.observe import watching
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.tensors import TENSORS, TorchTensors
+from tensortap.ops import DebugNumericSummary
 from tensortap.records import RunInfo
 from tensortap.sink.memory import MemorySink, collect
 from tensortap.sink.publisher import Publisher
 from tensortap.watch.match import add_debug_tensor_watch, watch_run
+
+POSITIVE_INFINITIES = 7  # where a summary counts them
 
 pytestmark = pytest.mark.usefixtures("interceptor")
 
@@ -205,3 +208,23 @@ def test_each_sink_gets_the_summaries_it_asked_for_in_order(monkeypatch, elsewhe
     (record,) = batches[0][1]
     assert (record.dtype, record.shape, record.nbytes) == ("float64", (16,), 128)
     assert np.frombuffer(record.data)[[1, 7, 13, 14, 15]].tolist() == [1, 1, 2, 1, 1]
+
+
+def test_a_gradient_is_as_it_was_made_unless_somebody_wrote_to_it_unseen():
+    """Its summary is that of the op that made it; a hook of the parameter may change it where no op is seen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Tanh(), nn.Linear(3, 2))
+    session = tt.torch.Session(step_of(model))
+    whole = {"gradients/model/0/weight:0": model[0].weight, "gradients/model/2/weight:0": model[2].weight}
+    for spoiled in (False, False, True):
+        if spoiled:
+            model[0].weight.register_hook(lambda gradient: gradient.numpy().fill(np.inf))
+        seen = summaries(watched(session, torch.randn(2, 4), "DebugNumericSummary"))
+        for name, parameter in whole.items():
+            assert seen[f"{name}:DebugNumericSummary"].tobytes() == summary_of(parameter.grad).tobytes()
+            parameter.grad = None
+        assert (seen["gradients/model/0/weight:0:DebugNumericSummary"][POSITIVE_INFINITIES] > 0) == spoiled
+
+
+def summary_of(tensor):
+    return DebugNumericSummary().apply(TENSORS.view_of(tensor))

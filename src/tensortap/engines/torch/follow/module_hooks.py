@@ -14,7 +14,13 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from tensortap.engines.torch.eager import never_compiled
-from tensortap.engines.torch.follow.present_run import PresentRun
+from tensortap.engines.torch.follow.present_run import (
+    MODULES_A_CALL,
+    MOST_CALLS,
+    MOST_SHARED_CALLS,
+    SHARED_MODULES,
+    PresentRun,
+)
 from tensortap.engines.torch.forks import generation
 from tensortap.engines.torch.global_hooks import GlobalHooks
 
@@ -91,7 +97,10 @@ class ModuleHooks:
             # Imported here: the dispatch mode must work where nothing can be compiled.
             from tensortap.engines.torch.observer.module_calls import OutermostCalls
 
-            self._in_c = OutermostCalls.told_to(self._on_enter, self._on_leave, self._facts)
+            calls = self._in_c = OutermostCalls.told_to(self._on_enter, self._on_leave, self._facts)
+            calls.most_calls = MOST_CALLS
+            calls.most_shared_calls = MOST_SHARED_CALLS
+            calls.shared_modules, calls.modules_a_call = SHARED_MODULES, MODULES_A_CALL
         return self._in_c
 
     # --- calls that change nothing about their run -----------------------------------------------------

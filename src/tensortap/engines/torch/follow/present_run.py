@@ -16,16 +16,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-__all__ = ["PresentRun"]
+__all__ = ["MODULES_A_CALL", "MOST_CALLS", "MOST_SHARED_CALLS", "SHARED_MODULES", "PresentRun"]
 
-_CALLS_LIMIT = 1024
+MOST_CALLS = 1024
 """Calls of models in one run, after which it ends in any case: a loop that trains nothing must not grow forever."""
 
-_SHARED_CALLS = 16
-_SHARED_MODULES = 128
-"""How many calls without gradients share a run, and how many modules they call, those within modules included: what a
-call costs besides its ops is then little, there are few names to learn, and large models are on their own."""
+MOST_SHARED_CALLS = 256
+"""How many calls without gradients share a run: a rollout, in most programs. What a call costs besides its ops is then
+little."""
 
+SHARED_MODULES = 120
+MODULES_A_CALL = 8
+"""How many modules these calls may have called, those within modules included, and how many more for each call: large
+models are on their own, so that there are few names to learn."""
 
 _PASS = 0
 """Stands for an optimizer, of which no identity is 0, where there is none."""
@@ -102,7 +105,7 @@ class PresentRun:
             trains: it is called to be trained.
             may_share: the call has no gradients, and may be one of several that make up a run.
         """
-        if self.stepped or self.calls >= _CALLS_LIMIT:
+        if self.stepped or self.calls >= MOST_CALLS:
             return True
         if self.trains:
             return False
@@ -112,7 +115,8 @@ class PresentRun:
 
     def has_room(self, modules: int) -> bool:
         """Whether another call without gradients may join those that make up the run so far, which called so many."""
-        return len(self._call_times) == self.calls < _SHARED_CALLS and modules < _SHARED_MODULES
+        most_modules = SHARED_MODULES + self.calls * MODULES_A_CALL
+        return len(self._call_times) == self.calls < MOST_SHARED_CALLS and modules < most_modules
 
     def note_call(self, model: int, trains: bool, shares: bool) -> None:
         """A model is called in this run; it shares the run if it is called without gradients."""

@@ -91,6 +91,8 @@ class OutermostCalls(ctypes.Structure):
         hears_leave: whether the end of an outermost call is told, too.
         goes_on: whether calls that are like those before in the present run are noted, and not told. What they are
             like is said by `calls`, `models`, `trains` and `shared`, which are those of `PresentRun`.
+        most_calls: how many there may be in a run; `most_shared_calls`, `shared_modules` and `modules_a_call` say it of
+            those without gradients that share one. To be set to what `present_run.py` says.
     """
 
     _fields_ = (
@@ -104,6 +106,10 @@ class OutermostCalls(ctypes.Structure):
         ("trains", ctypes.c_int64),
         ("shared", ctypes.c_int64),
         ("suspected", ctypes.c_int64),
+        ("most_calls", ctypes.c_int64),
+        ("most_shared_calls", ctypes.c_int64),
+        ("shared_modules", ctypes.c_int64),
+        ("modules_a_call", ctypes.c_int64),
     )
 
     enter: Callable[..., None]

@@ -174,11 +174,17 @@ class Observer {
     Origin* origin = run.values.find(place);
     // What the last ops have done with it is not known in a run that has become too long.
     const Value input = origin == nullptr || run.unrecorded > 0 ? kNoValue : origin->value;
+    // A hook may have written to it where nobody sees it.
+    const bool is_as_made = input != kNoValue && origin->version == run.values.memory(*origin).version &&
+                            torch::autograd::impl::hooks(tensor).empty();
     const int32_t node = nodes_.gradient(entry, gradient, spec, input, name->parameter);
     const Value value = value_of(entry, 0);
     run.values.assign(gradient, place, value);
     run.nodes.push_back(node);
-    if (run.plan->watches) bad.note(value, recording.emit(node, 0, gradient, false));
+    int64_t began = 0;
+    if (run.plan->watches) {
+      bad.note(value, recording.emit(node, 0, gradient, false, began, value, is_as_made ? input : kNoValue));
+    }
   }
 
  private:
@@ -288,9 +294,11 @@ class Observer {
     int kinds = 0;
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
-      const int found = contents_.settle(call, node, slot, tensor) ? recording.emit(node, slot, tensor, fresh, began) : kNotSummarised;
+      const Value value = value_of(call.entry, slot);
+      const bool is_there = contents_.settle(call, node, slot, tensor);
+      const int found = is_there ? recording.emit(node, slot, tensor, fresh, began, value) : kNotSummarised;
       if (found > 0) kinds |= found;
-      bad.note(value_of(call.entry, slot), found == kNotSummarised ? inherited : found);
+      bad.note(value, found == kNotSummarised ? inherited : found);
     }
     // The first bad value, or the first NaN that comes of infinities.
     if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & KIND_NAN & ~inherited;

@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include <array>
+
 #include "blocks.h"
 #include "dispatching.h"
 #include "lanes.h"
@@ -21,7 +23,10 @@ class Recording {
     std::memcpy(dtype_codes_, dtype_codes, sizeof dtype_codes_);
   }
 
-  void begin_run() { last_time_ = oldest_ = 0; }
+  void begin_run() {
+    last_time_ = oldest_ = 0;
+    recent_.fill(Summarised{});
+  }
 
   void end_run() {
     auto& last_use = run_.plan->last_use;
@@ -50,8 +55,10 @@ class Recording {
   }
 
   // Records an output; says which kinds of bad values it has, if its summary was made. A fresh one was made by an op just now.
-  // The time is looked at, if it is 0, when there is something to record; the outputs of one op share it.
-  int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh, int64_t& time) {
+  // The time is looked at, if it is 0, when there is something to record; the outputs of one op share it. If another value is
+  // known to be the same memory, unwritten since, its summary is this one's.
+  int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh, int64_t& time, Value value = kNoValue,
+           Value same = kNoValue) {
     const auto taps = taps_.of(*run_.plan, node, slot);
     if (taps.empty()) return kNotSummarised;
     if (!fresh && is_freed(tensor)) {
@@ -70,7 +77,7 @@ class Recording {
     int kinds = kNotSummarised;
     for (const Tap& tap : taps) {
       if (lanes_[tap.lane].kind == Lane::kSummary) {
-        kinds = add_summary(size_t(tap.lane), tap.key, code, tensor, time);
+        kinds = add_summary(size_t(tap.lane), tap.key, code, tensor, time, value, same);
       } else {
         add_copy(size_t(tap.lane), tap.key, tensor, time);
       }
@@ -109,11 +116,54 @@ class Recording {
     return true;
   }
 
-  int add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time) {
+  // One of the last summaries, and where in its lane it is, counted from the beginning of the run; or that it was muted.
+  struct Summarised {
+    Value value = kNoValue;
+    size_t lane = 0, position = 0;
+    bool muted = false;
+  };
+
+  const Summarised* find_recent(Value value, size_t lane) const {
+    if (value == kNoValue) return nullptr;
+    for (const Summarised& each : recent_) {
+      const bool is_there = each.muted || each.position >= lanes_[lane].all_used;
+      if (each.value == value && each.lane == lane) return is_there ? &each : nullptr;
+    }
+    return nullptr;
+  }
+
+  int add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time, Value value, Value same) {
     Lane& lane = lanes_[number];
     const size_t rank = size_t(tensor.dim());
     const size_t nbytes = (PILL_SIZE + rank) * sizeof(double);
     double row[PILL_SIZE + kMaxRank];
+    const Summarised* known = find_recent(same, number);
+    if (known != nullptr && known->muted) {
+      lane.muted += 1;
+      return 0;
+    }
+    if (known != nullptr) {
+      std::memcpy(row, lane.data + (known->position - lane.all_used), nbytes);
+    } else {
+      summarise(lane, code, tensor, row);
+    }
+    const int kinds = pill_kinds(row);
+    const bool muted = lane.mute_if_healthy && pill_is_healthy(row);
+    char* data = muted ? nullptr : room_for(number, nbytes);
+    recent_[next_recent_++ % recent_.size()] = {value, number, lane.all_used + lane.used, muted};
+    if (muted) {
+      lane.muted += 1;
+      return kinds;
+    }
+    std::memcpy(data, row, nbytes);
+    lane.has_bad |= kinds != 0;
+    const int64_t dims[] = {int64_t(PILL_SIZE + rank)};
+    finish_row(lane, key, time, nbytes, 1, dims);
+    return kinds;
+  }
+
+  void summarise(const Lane& lane, int code, const at::Tensor& tensor, double* row) const {
+    const size_t rank = size_t(tensor.dim());
     const void* values = tensor.const_data_ptr();
     if (tensor.is_contiguous() && summarise_in_parallel(summarise_, values, code, tensor.numel(), tensor.element_size(),
                                                         lane.lower, lane.upper, row)) {
@@ -122,17 +172,6 @@ class Recording {
     } else {
       summarise_(values, code, int(rank), tensor.sizes().data(), tensor.strides().data(), lane.lower, lane.upper, row);
     }
-    const int kinds = pill_kinds(row);
-    if (lane.mute_if_healthy && pill_is_healthy(row)) {
-      lane.muted += 1;
-      return kinds;
-    }
-    char* data = room_for(number, nbytes);
-    std::memcpy(data, row, nbytes);
-    lane.has_bad |= kinds != 0;
-    const int64_t dims[] = {int64_t(PILL_SIZE + rank)};
-    finish_row(lane, key, time, nbytes, 1, dims);
-    return kinds;
   }
 
   void add_copy(size_t number, uint32_t key, const at::Tensor& tensor, int64_t time) {
@@ -204,6 +243,8 @@ class Recording {
   SummaryKernel summarise_;
   int8_t dtype_codes_[kDtypes];
   std::vector<Lane> lanes_;
+  std::array<Summarised, 16> recent_;  // a gradient is complete a few ops after it was made
+  size_t next_recent_ = 0;
   bool flush_is_due_ = false;           // another thread will hand over what there is then
   int64_t last_time_ = 0, oldest_ = 0;  // times of records: the last, and the first that has not been handed over
 };

@@ -17,8 +17,8 @@
 namespace tensortap {
 namespace module_calls {
 
-constexpr int64_t kCallsLimit = 1024, kSharedCalls = 16, kSharedModules = 128;  // as in present_run.py
-constexpr int kFramesLookedAt = 38;                                             // as in data_loading.py, but for two of ours
+constexpr int kFramesLookedAt = 38;  // as in data_loading.py, but for two of ours
+constexpr int kUnheardCalls = 16;    // that share a run, before what was recorded of them is handed over: a bad value is soon heard of
 
 // Shared with Python, which reads and writes it.
 struct Outermost {
@@ -33,6 +33,11 @@ struct Outermost {
   int64_t trains;     // whether one was called to be trained
   int64_t shared;     // how many calls without gradients it began with
   int64_t suspected;  // how many runs were, when it began
+  // Of every run, as present_run.py has them:
+  int64_t most_calls;
+  int64_t most_shared_calls;
+  int64_t shared_modules;
+  int64_t modules_a_call;
 
   bool is_inside() const { return depth > 0 && PyThread_get_thread_ident() == thread; }
 };
@@ -75,7 +80,7 @@ class RootCalls {
     if (training < 0) return false;
     const bool has_gradients = c10::GradMode::is_enabled(), has_optimizers = PyDict_GET_SIZE(fact(0)) > 0;
     const bool trains = has_gradients && has_optimizers && training, shares = !has_gradients && has_optimizers;
-    if (now.calls >= kCallsLimit || (!trains && model->unlooked == 0)) return false;
+    if (now.calls >= now.most_calls || (!trains && model->unlooked == 0)) return false;
     if (now.trains == 0) {
       if (model->run == run_ && !(shares && may_share(now))) return false;
       if (trains && now.calls > now.models) return false;
@@ -89,6 +94,7 @@ class RootCalls {
 
   void begin_run(Outermost& now, int64_t suspected) {
     ++run_;
+    unheard_ = 0;
     now.calls = now.models = now.trains = now.shared = 0;
     now.suspected = suspected;
     now.goes_on = 1;
@@ -167,8 +173,18 @@ class RootCalls {
     return answer;
   }
 
-  bool may_share(const Outermost& now) const {
-    return now.shared == now.calls && now.calls < kSharedCalls && now.modules + 1 < kSharedModules && has(fact(2), names_[2], now.suspected);
+  bool may_share(const Outermost& now) {
+    if (unheard_ >= kUnheardCalls) hand_over();
+    return now.shared == now.calls && now.calls < now.most_shared_calls &&
+           now.modules + 1 < now.shared_modules + now.calls * now.modules_a_call && has(fact(2), names_[2], now.suspected);
+  }
+
+  void hand_over() {
+    unheard_ = 0;
+    Observer* observer = this_thread().observer;
+    if (observer == nullptr) return;
+    std::unique_lock<SpinLock> hold(observer->lock, std::try_to_lock);
+    if (hold.owns_lock()) flush(observer, "handing over records");
   }
 
   bool is_loading_data() const {
@@ -210,6 +226,7 @@ class RootCalls {
       clock_gettime(CLOCK_REALTIME, &time);
       times_.push_back(int64_t(time.tv_sec) * 1000000 + time.tv_nsec / 1000);
       ++now.shared;
+      ++unheard_;
     }
     if (model.run != run_) {
       model.run = run_;
@@ -233,6 +250,7 @@ class RootCalls {
   ska::flat_hash_map<PyObject*, Model> known_;
   size_t living_ = 0;
   int64_t run_ = 0;
+  int unheard_ = 0;
   // Noted, and not told:
   std::vector<int64_t> models_, times_;
   int64_t calls_ = 0;
