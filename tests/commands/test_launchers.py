@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from importlib.util import find_spec
 
 import pytest
 
 from tensortap.commands import main
-from tests.patience import patient
+from tests.patience import patient, wait_until
 
 slow = pytest.mark.skipif(
     os.environ.get("TENSORTAP_SLOW_TESTS", "") in ("", "0"), reason="TENSORTAP_SLOW_TESTS is not set"
@@ -327,23 +328,26 @@ def test_a_rank_that_is_started_again_goes_on_in_the_same_directory(here, capsys
     assert min(restarts) >= 1
 
 
-def test_a_rank_that_has_not_arrived_is_named_while_the_others_wait(here, capsys):
+def test_a_rank_that_has_not_arrived_is_named_while_the_others_wait_and_by_ctrl_c(here, capsys):
     (here / "trouble.py").write_text(TROUBLE)
     launch = ["torchrun", "--nproc-per-node", "2", "--standalone", "trouble.py", "late"]
     job = subprocess.Popen(
-        [sys.executable, "-m", "tensortap", "run", "-q", "-o", "dumps", *launch],
+        [sys.executable, "-m", "tensortap", "run", "-o", "dumps", *launch],
         env={**ALONE, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
-    try:
-        deadline = time.monotonic() + patient(120)
-        while not (here / "late").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(6)
+
+    def report_of_a_job_that_stands_still():
         main(["why", "dumps", "--json"])
         report = json.loads(capsys.readouterr().out)
+        return report if str(report["coverage"]["text"]).count("has been at one place") == 2 else None
+
+    try:
+        wait_until((here / "late").exists, 60, pause=0.1)
+        report = wait_until(report_of_a_job_that_stands_still, 60, pause=0.5)
         places = {each["rank"]: each for each in report["coverage"]["ranks"]}
         assert (places[1]["line"], places[1]["state"]) == (20, "running")
         assert places[0]["line"] == 12  # in the backward pass of the next step, which all ranks share
@@ -351,6 +355,11 @@ def test_a_rank_that_has_not_arrived_is_named_while_the_others_wait(here, capsys
         told = " ".join(report["coverage"]["text"])
         assert "Rank 1 has been at one place" in told
         assert "Rank 0 has been at one place" in told
+        os.killpg(job.pid, signal.SIGINT)
+        said = " ".join(job.communicate(timeout=patient(60))[1].split())
+        assert re.search(r"Rank 1 had not arrived where rank 0 waited: run 4, trouble\.py:12", said)
+        assert re.search(r"Rank 1 was interrupted when it had been at one place for .*trouble\.py:20", said)
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
         job.wait()

@@ -90,6 +90,14 @@ local_names()
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_to_build():
+    """A first run says that it compiles."""
+    from tensortap.engines.torch.observer.build import ensure_built
+
+    ensure_built()
+
+
 @pytest.mark.parametrize("interceptor", ["native", "dispatch"])
 def test_modes_variables_and_traces_are_the_programs_own(interceptor, tmp_path):
     path = tmp_path / "looking.py"

@@ -30,10 +30,10 @@ class RankState:
     """What became of one rank.
 
     Attributes:
-        state: `ended`, `running`, `failed` (by an exception), `died` (killed, or ended from inside without a word),
-            `hangs` (lives, and has not moved for long), `silent` (lives, and none of its threads does anything),
-            `stopped` (by a signal), `lost` (on another machine, not heard of for long), `unfinished` (its last run has
-            no end, and what wrote it said nothing of itself).
+        state: `ended`, `interrupted` (by Ctrl-C), `running`, `failed` (by an exception), `died` (killed, or ended from
+            inside without a word), `hangs` (lives, and has not moved for long), `silent` (lives, and none of its
+            threads does anything), `stopped` (by a signal), `lost` (on another machine, not heard of for long),
+            `unfinished` (its last run has no end, and what wrote it said nothing of itself).
         run, step: the run that it had begun last, -1 before the first.
         node: the operation that was recorded last, empty if it is not known.
         file, line, function: where it was in the program, or is.
@@ -102,6 +102,12 @@ class RankState:
             "running": f"has been at one place for {_duration(self.still_secs)}"
             if self.still_secs >= _STILL_SECS
             else "goes on",
+            "interrupted": "was interrupted"
+            + (
+                f" when it had been at one place for {_duration(self.still_secs)}"
+                if self.still_secs >= _STILL_SECS
+                else ""
+            ),
             "failed": f"ended with {textwrap.shorten(self.error, _ERROR_WIDTH, placeholder=' …')}",
             "died": "did not finish: it was killed, or ended itself without a word"
             + (f", after {when}" if when else ""),
@@ -116,13 +122,13 @@ class RankState:
 
     @property
     def _tense(self) -> str:
-        return "it was" if self.state in ("died", "failed", "lost", "unfinished") else "it is"
+        return "it is" if self.lives else "it was"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             **{name: getattr(self, name) for name in self.__slots__},
-            "finished": self.state == "ended",
+            "finished": self.state in ("ended", "interrupted"),
             "text": self.sentence,
         }
 
@@ -267,18 +273,32 @@ class Coverage:
         still = [each for each in self.troubled if each.lives]
         waiting = [each for each in still if each.waits]
         absent = [each for each in self.troubled if each.state != "failed" and each not in waiting]
-        if not absent and waiting:  # all wait, but not for the same
-            first = min(each.run for each in waiting)
-            absent = [each for each in waiting if each.run == first]
-            waiting = [each for each in waiting if each.run != first]
+        absent, waiting = _apart(absent, waiting)
         if not absent or not waiting:
             return ""
-        late = _listed("Rank", [each.rank for each in absent])
-        where = _listed("rank", [each.rank for each in waiting])
+        late, where = _named_ranks("Rank", absent), _named_ranks("rank", waiting)
         return (
             f"{late} {'has' if len(absent) == 1 else 'have'} not arrived where {where} "
             f"{'waits' if len(waiting) == 1 else 'wait'}: {waiting[0].place}."
         )
+
+    @property
+    def hang_sentences(self) -> tuple[str, ...]:
+        """Of a job that stood still when it was interrupted, who had not arrived, and where all of them were."""
+        stood = [
+            each for each in self.ranks if each.state == "interrupted" and each.still_secs >= _STILL_SECS
+        ]
+        if not stood:
+            return ()
+        # Those who wait inside PyTorch may not hear of an interrupt, and be killed.
+        killed = [each for each in self.ranks if each.state in ("died", "failed") and each.waits]
+        waiting = [*(each for each in stood if each.waits), *killed]
+        absent, waiting = _apart([each for each in stood if not each.waits], waiting)
+        told = []
+        if absent and waiting:
+            late, where = _named_ranks("Rank", absent), _named_ranks("rank", waiting)
+            told.append(f"{late} had not arrived where {where} waited: {waiting[0].place}.")
+        return (*told, *map(self._named, stood[:_SHOWN]))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -312,7 +332,8 @@ class Coverage:
     def remarks(self) -> tuple[str, ...]:
         """What else is worth a word: what is bad although nobody watched, what may yet go on, what was only guarded."""
         bad = "" if self.unseen_bad is None else self.unseen_bad.sentence
-        return tuple(filter(None, (bad, *self.waiting, self.guarded_sentence, *self.restarts)))
+        told = (bad, *self.hang_sentences, *self.waiting, self.guarded_sentence, *self.restarts)
+        return tuple(filter(None, told))
 
     def _named(self, state: RankState) -> str:
         alone = len(self.ranks) == 1 and self.world == 1
@@ -340,6 +361,20 @@ COMPLETE = Coverage()
 
 def _many(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
+
+
+def _apart(absent: list[RankState], waiting: list[RankState]) -> tuple[list[RankState], list[RankState]]:
+    """Who has not arrived, and who waits, if that is not the same place for all who wait."""
+    if not absent and waiting:
+        first = min(each.run for each in waiting)
+        return [each for each in waiting if each.run == first], [
+            each for each in waiting if each.run != first
+        ]
+    return absent, waiting
+
+
+def _named_ranks(what: str, states: Sequence[RankState]) -> str:
+    return _listed(what, [each.rank for each in states])
 
 
 def _listed(what: str, numbers: Sequence[int]) -> str:

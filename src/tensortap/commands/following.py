@@ -121,6 +121,8 @@ class Following:
         if os.getpid() != self._process:
             return
         self.interrupted = isinstance(error, KeyboardInterrupt)
+        if self.interrupted:
+            self.watch.presence.interrupt()
         self.answerer.failed = not isinstance(error, SystemExit)
         if self.answerer.failed and not self.interrupted:
             self.watch.error = error

@@ -93,6 +93,8 @@ def summary_page(
         commands.append(["explain", findings[0].kind])
     for number, sentence in enumerate(report.coverage.sentences):
         page.field("" if number else "unseen", sentence, "yellow")
+    for number, sentence in enumerate(report.coverage.hang_sentences):
+        page.field("" if number else "stood", sentence, "yellow")
     for number, sentence in enumerate(report.coverage.restarts):
         page.field("" if number else "again", sentence)
     said_of_ranks = _of_ranks(watch.root)

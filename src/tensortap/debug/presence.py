@@ -33,6 +33,9 @@ __all__ = ["Presence"]
 BEAT_SECS = 0.25
 """How often a process says where it is. Of one that is killed, no more than this is missing."""
 
+_JUST_SECS = 2.0
+"""Who has gone on no longer ago when he is interrupted was freed by that: others, for whom he waited, came first."""
+
 _PATIENCE_SECS = 2.0  # for the thread to end; it has nothing left to do
 
 _OWN = os.path.dirname(tensortap.__file__) + os.sep
@@ -96,6 +99,9 @@ class Presence:
             restart=here.restart,
             launch="" if launch is None or here.rank is None else launch.digest,
         )
+        self._before = self._facts
+        """As it was before it moved last."""
+        self._is_interrupted = False
         self._root = root
         self._beat_secs = beat_secs
         self._thread = threading.main_thread().ident or 0  # the one that is looked at
@@ -140,6 +146,19 @@ class Presence:
         """The process has done what it was asked to, and may be killed, or begin another run."""
         if not self._over.is_set():
             self._write(state=ENDED)
+
+    def interrupt(self) -> None:
+        """Somebody has pressed Ctrl-C: what counts is where the process was when he did, and how long."""
+        now = time.time()
+        with self._lock:
+            last, before = self._facts, self._before
+            was = last
+            if now - last.since < _JUST_SECS and now - before.seen < _JUST_SECS:
+                was = before
+            where = {name: getattr(was, name) for name in ("file", "line", "function", "call")}
+            stood = (now if was is last else was.seen) - was.since
+            self._facts = replace(last, interrupted=stood, **where)
+            self._is_interrupted = True
 
     def end(self, error: BaseException | None = None) -> None:
         """The process is done with the session; harmless when called again, and in a forked child.
@@ -209,7 +228,8 @@ class Presence:
         if self._file is None or os.getpid() != self._facts.pid:
             return
         # What can be slow or fail is asked before anybody could wait for it.
-        where = {} if self._over.is_set() else _place(_frames_from(sys._current_frames().get(self._thread)))
+        stays = self._over.is_set() or self._is_interrupted
+        where = {} if stays else _place(_frames_from(sys._current_frames().get(self._thread)))
         world = self.world_size()
         node = self.last_node()
         counts = self.counts()
@@ -234,6 +254,8 @@ class Presence:
                 **where,
             )
             moved = replace(facts, children=(), unwatched=0) != replace(before, children=(), unwatched=0)
+            if moved:
+                self._before = before
             self._facts = replace(facts, seen=now, since=now if moved else before.since, **changes)
             with suppress(OSError):
                 self._file.write(self._facts)

@@ -115,6 +115,8 @@ def _state(facts: ProcessFacts, now: float, status: Callable[[int], Status | Non
     word = _word(facts, now, still, status)
     if word in ("silent", "stopped", "lost"):
         still = max(now - facts.seen, 0.0)
+    if word == "interrupted":
+        still = facts.interrupted
     return RankState(
         facts.rank,
         word,
@@ -136,6 +138,8 @@ def _state(facts: ProcessFacts, now: float, status: Callable[[int], Status | Non
 
 
 def _word(facts: ProcessFacts, now: float, still: float, status: Callable[[int], Status | None]) -> str:
+    if facts.state == ENDED and facts.interrupted:
+        return "interrupted"
     if facts.state in (ENDED, FAILED):
         return facts.state
     unheard = now - facts.seen

@@ -69,6 +69,7 @@ class ProcessFacts:
         state: `running`, then `ended`, or `failed` with an `error`.
         began, seen: when it began to write here, and its last sign of life, in seconds since the epoch.
         since: since when it has been where it is.
+        interrupted: for how many seconds it had been there when somebody pressed Ctrl-C; 0 if nobody did.
         run, step: the run that has begun last, -1 before the first.
         node: the operation that was recorded last.
         file, line, function: where in the program it is.
@@ -100,6 +101,7 @@ class ProcessFacts:
     began: float = 0.0
     seen: float = 0.0
     since: float = 0.0
+    interrupted: float = 0.0
     run: int = -1
     step: int = -1
     node: str = ""
