@@ -168,7 +168,7 @@ def new_node(
     module: str | None,
     writes: tuple[int, ...],
 ) -> Node:
-    """The same as `Node` of these, in a quarter of the time: frozen objects call a function for each of their attributes.
+    """The same as `Node` of these, in a quarter of the time: a frozen one calls a function for each attribute.
 
     For engines, which make a node of every operation of a program that they have not seen yet.
 
