@@ -223,14 +223,16 @@ class HealthLog:
             known = ids if ids is not None else np.zeros(0, np.uint32)
             ids = np.concatenate([known, np.zeros(len(table) - len(known), np.uint32)])
             self._ids_by_table[table] = ids
-        new = np.unique(keys[ids[keys] == 0]).tolist()
+        new = sorted(
+            set(keys[ids[keys] == 0].tolist())
+        )  # `np.unique` imports a package for masked arrays first
         if new:
             names = [
                 (tensor_name(node, slot), debug_op, device)
                 for node, slot, debug_op, device, _ in table.plain(new)
             ]
             self._add_ids(db, [name for name in names if name not in self._ids])
-            ids[new] = [self._ids[name] for name in names]
+            ids[new] = list(map(self._ids.__getitem__, names))
         return ids
 
     def _forget_ids(self) -> None:
