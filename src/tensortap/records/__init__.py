@@ -18,7 +18,15 @@ from __future__ import annotations
 from tensortap.records.batch import MAX_BATCH_RANK, RECORD_ROW, KeyTable, RecordBatch, RecordKey
 from tensortap.records.device import Device, device_name
 from tensortap.records.loading import BadSample
-from tensortap.records.node import Frame, Node, Position, TensorSpec, split_tensor_name, tensor_name
+from tensortap.records.node import (
+    Frame,
+    Node,
+    Position,
+    TensorSpec,
+    new_node,
+    split_tensor_name,
+    tensor_name,
+)
 from tensortap.records.parameter_update import ParameterTable, ParameterUpdate
 from tensortap.records.record import Record
 from tensortap.records.run import Circumstances, RunInfo
@@ -59,6 +67,7 @@ __all__ = [
     "TensorSpec",
     "Update",
     "device_name",
+    "new_node",
     "split_tensor_name",
     "tensor_name",
 ]

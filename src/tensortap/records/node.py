@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Frame", "Node", "Position", "TensorSpec", "split_tensor_name", "tensor_name"]
+__all__ = ["Frame", "Node", "Position", "TensorSpec", "new_node", "split_tensor_name", "tensor_name"]
 
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
@@ -145,6 +145,54 @@ class Node:
     def tensor(self, slot: int = 0) -> str:
         """Name of one output."""
         return tensor_name(self.name, slot)
+
+
+class _Draft:
+    """A node that can still be written to: it has the attributes of one, in the same places of its memory."""
+
+    __slots__ = Node.__slots__
+
+
+def new_node(
+    name: str,
+    op_type: str,
+    inputs: tuple[str, ...],
+    control_inputs: tuple[str, ...],
+    outputs: tuple[TensorSpec, ...],
+    device: str,
+    attributes: Mapping[str, Any],
+    stack: tuple[Frame, ...],
+    forward: str | None,
+    is_view: bool,
+    phase: str,
+    module: str | None,
+    writes: tuple[int, ...],
+) -> Node:
+    """The same as `Node` of these, in a quarter of the time: a frozen one calls a function for each attribute.
+
+    For engines, which make a node of every operation of a program that they have not seen yet.
+
+    >>> parts = ("fc/relu", "aten::relu", ("x:0",), (), (), "", {}, (), None, False, "forward", "fc", ())
+    >>> new_node(*parts) == Node(*parts)
+    True
+    """
+    draft: Any = _Draft()
+    draft.name = name
+    draft.op_type = op_type
+    draft.inputs = inputs
+    draft.control_inputs = control_inputs
+    draft.outputs = outputs
+    draft.device = device
+    draft.attributes = attributes
+    draft.stack = stack
+    draft.forward = forward
+    draft.is_view = is_view
+    draft.phase = phase
+    draft.module = module
+    draft.writes = writes
+    draft.__class__ = Node
+    made: Node = draft
+    return made
 
 
 def tensor_name(node: str, slot: int) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensortap.errors import GraphFinalizedError, UnknownTensorError
-from tensortap.records import Node, TensorSpec, split_tensor_name, tensor_name
+from tensortap.records import Node, TensorSpec, new_node, split_tensor_name, tensor_name
 from tensortap.suggest import nearest
 
 __all__ = [
@@ -98,7 +98,7 @@ class Graph:
         # By identity: a recorded node, and what became of it. No pairs, which the garbage collector would look at.
         self._seen: dict[int, Node] = {}
         self._settled: dict[int, Node] = {}
-        self._forms: dict[str, deque[Node]] = {}
+        self._forms: dict[str, tuple[Node, ...]] = {}
         """By name: what became of its nodes lately, if that was not always the same."""
         self._merges: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         """Outputs or attributes as they are known and as they are now, by identity; and what is true of both."""
@@ -247,22 +247,32 @@ class Graph:
             nodes = tuple(nodes)  # is the same object, if it is one already
             if self._recorded(nodes) is not None:
                 return
-            known_nodes, seen, before = self._nodes, self._seen, self._settled
+            known_nodes, seen, settled = self._nodes, self._seen, self._settled
+            if len(settled) > 4 * len(known_nodes) + _FEW:
+                seen.clear()
+                settled.clear()
             known = [known_nodes.get(node.name, _UNKNOWN) for node in nodes]
             # Most are those of runs before, and `seen` holds them, so that no other can have their identity.
-            is_known = list(map(operator.is_, known, map(before.get, map(id, nodes))))
-            if not all(is_known):
-                for node in itertools.compress(nodes, map(operator.not_, is_known)):
-                    there = known_nodes.get(node.name)
-                    if there is None or there is node:
-                        known_nodes[node.name] = seen[id(node)] = before[id(node)] = node
-                        self.version += there is None
-                        continue
-                    settled, is_new = self._settle(node, there)
-                    if settled is not there:
-                        known_nodes[node.name] = settled
-                        self.version += is_new
-                known = [known_nodes[node.name] for node in nodes]
+            is_known = map(operator.is_, known, map(settled.get, map(id, nodes)))
+            others = list(itertools.compress(range(len(nodes)), map(operator.not_, is_known)))
+            for place in others:
+                node = nodes[place]
+                number, there = id(node), known_nodes.get(node.name, _UNKNOWN)
+                if there is _UNKNOWN or there is node:
+                    known_nodes[node.name] = seen[number] = settled[number] = known[place] = node
+                    self.version += there is _UNKNOWN
+                    continue
+                before = settled.get(number)
+                if (
+                    before is None
+                    or before.outputs is not there.outputs
+                    or before.attributes is not there.attributes
+                ):
+                    before, is_new = self._form_of(node, there)
+                    seen[number], settled[number] = node, before
+                    self.version += is_new
+                # Else it comes in turns with others, as nodes of a program with two phases, and was worked out then.
+                known_nodes[node.name] = known[place] = before
             if self.version != self._last_version:
                 self._last_version = self.version
                 self._last_recorded.clear()
@@ -281,32 +291,16 @@ class Graph:
                 return settled
         return None
 
-    def _settle(self, node: Node, known: Node) -> tuple[Node, bool]:
-        """A node without what varies, as far as the graph has seen, and whether it has not seen it like that before.
-
-        Nodes that come in turns, as those of a program with two phases, are worked out once.
-        """
-        before = self._settled.get(id(node))
-        if before is not None and before.outputs is known.outputs and before.attributes is known.attributes:
-            return before, False
-        settled, is_new = self._form_of(node, known)
-        if len(self._settled) > 4 * len(self._nodes) + _FEW:
-            self._seen.clear()
-            self._settled.clear()
-        self._seen[id(node)], self._settled[id(node)] = node, settled
-        return settled, is_new
-
     def _form_of(self, node: Node, known: Node) -> tuple[Node, bool]:
+        """A node without what varies, as far as the graph has seen, and whether it has not seen it like that before."""
         settled = self._merged(known, node)
         if settled is known:
             return known, False
-        forms = self._forms.get(node.name)
-        if forms is None:
-            forms = self._forms[node.name] = deque([known], maxlen=_FORMS_REMEMBERED)
+        forms = self._forms.get(node.name, (known,))
         for form in forms:  # engines build such nodes anew, now and then
             if form.inputs == settled.inputs and form == settled:
                 return form, False
-        forms.append(settled)
+        self._forms[node.name] = (*forms[1 - _FORMS_REMEMBERED :], settled)
         return settled, True
 
     def _merged(self, known: Node, new: Node) -> Node:
@@ -329,7 +323,7 @@ class Graph:
             return known
         if outputs is new.outputs and attributes is new.attributes:
             return new
-        return Node(  # many of them while a program is learned: `replace` takes four times as long
+        return new_node(
             new.name,
             new.op_type,
             new.inputs,

@@ -58,7 +58,8 @@ class SessionFiles:
         """The nodes by device, and the user's files they come from; for the same nodes as last time, from memory."""
         listed = list(nodes)
         if listed != self._described_nodes:
-            files = tuple({frame.file: None for node in listed for frame in node.stack})
+            stacks = {id(node.stack): node.stack for node in listed}  # which most nodes share
+            files = tuple({frame.file: None for stack in stacks.values() for frame in stack})
             self._description = (by_device(listed), files)
             self._described_nodes = listed
         return self._description

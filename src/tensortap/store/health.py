@@ -15,6 +15,7 @@ import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ _VERSION = 2
 
 _COMPRESSED_FROM = 64 << 10
 """Bytes of a run's pills. The lengths tell the two apart: rows as they are have a multiple of that of a row."""
+
+_MOST_VARIABLES = 900
+"""Of one statement; SQLite may be built to take 999."""
 
 _MOST_ROWS = 1 << 24
 """Of one run; so many pills are not kept."""
@@ -186,8 +190,8 @@ class HealthLog:
         last = db.execute("SELECT max(id) FROM tensors").fetchone()[0] or 0
         given = dict(zip(keys, range(last + 1, last + 1 + len(keys)), strict=True))
         stored = [key if "".join(key).isascii() else _storable(key) for key in given]
-        insert = "INSERT OR IGNORE INTO tensors (name, debug_op, device, id) VALUES (?, ?, ?, ?)"
-        added = db.executemany(insert, map(_with_id, stored, given.values())).rowcount
+        rows = list(map(_with_id, stored, given.values()))
+        added = _insert(db, "OR IGNORE INTO tensors (name, debug_op, device, id)", rows)
         if added < len(given):  # somebody else has named some of them, or two are stored as the same
             find = "SELECT id FROM tensors WHERE name=? AND debug_op=? AND device=?"
             for key, text in zip(given, stored, strict=True):
@@ -219,14 +223,16 @@ class HealthLog:
             known = ids if ids is not None else np.zeros(0, np.uint32)
             ids = np.concatenate([known, np.zeros(len(table) - len(known), np.uint32)])
             self._ids_by_table[table] = ids
-        new = np.unique(keys[ids[keys] == 0]).tolist()
+        new = sorted(
+            set(keys[ids[keys] == 0].tolist())
+        )  # `np.unique` imports a package for masked arrays first
         if new:
             names = [
                 (tensor_name(node, slot), debug_op, device)
                 for node, slot, debug_op, device, _ in table.plain(new)
             ]
             self._add_ids(db, [name for name in names if name not in self._ids])
-            ids[new] = [self._ids[name] for name in names]
+            ids[new] = list(map(self._ids.__getitem__, names))
         return ids
 
     def _forget_ids(self) -> None:
@@ -244,11 +250,29 @@ class HealthLog:
         memory = rows.view(np.uint8).data
         firsts = zip(rows["tensor"][starts].tolist(), rows["run"][starts].tolist(), strict=True)
         places = zip((starts * _ROW.itemsize).tolist(), ends, strict=True) if len(rows) else ()
-        db.executemany(
-            "INSERT INTO grouped VALUES (?, ?, ?)",
-            ((tensor, run, memory[a:b]) for (tensor, run), (a, b) in zip(firsts, places, strict=True)),
-        )
+        grouped = [(tensor, run, memory[a:b]) for (tensor, run), (a, b) in zip(firsts, places, strict=True)]
+        _insert(db, "INTO grouped (tensor, first_run, pills)", grouped)
         db.execute("DELETE FROM recent")
+
+
+def _insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Insert rows, many with each statement; how many were inserted.
+
+    Python lets go of its lock for every statement and then waits for it: as many as there are tensors would stop
+    training as often.
+    """
+    if not rows:
+        return 0
+    one = f"({', '.join('?' * len(rows[0]))})"
+    at_once = _MOST_VARIABLES // len(rows[0])
+    many = f"INSERT {into} VALUES {', '.join([one] * at_once)}"
+    full = len(rows) // at_once * at_once
+    inserted = 0
+    for first in range(0, full, at_once):
+        inserted += db.execute(many, tuple(chain.from_iterable(rows[first : first + at_once]))).rowcount
+    if full < len(rows):
+        inserted += db.executemany(f"INSERT {into} VALUES {one}", rows[full:]).rowcount
+    return inserted
 
 
 def _with_id(text: tuple[str, ...], number: int) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from tensortap.dtypes import DTYPE_NUMBERS
 from tensortap.records import Node
@@ -46,29 +46,31 @@ class GraphEncoder:
     """
 
     def __init__(self) -> None:
-        # In two parts, not as pairs, which the garbage collector would have to look at.
-        self._nodes: dict[str, Node] = {}
-        self._pieces: dict[str, bytes] = {}
+        self._nodes: list[Node] = []
+        self._pieces: dict[int, bytes] = {}
+        """Of the graph before, by the identity of its nodes."""
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
 
     def encoded(self, nodes: Iterable[Node]) -> bytes:
         """The bytes of the GraphDef that `nodes_to_proto` makes."""
         from tensortap.wire.messages import GraphDef
 
-        nodes_before, pieces_before = self._nodes, self._pieces
-        self._nodes, self._pieces = {}, {}
-        for node in nodes:
-            if node.name in self._nodes:
-                continue
-            self._nodes[node.name] = node
-            if nodes_before.get(node.name) is node:
-                self._pieces[node.name] = pieces_before[node.name]
-            else:
+        listed = list(nodes)
+        if len({node.name for node in listed}) < len(listed):
+            first: dict[str, Node] = {}
+            for node in listed:
+                first.setdefault(node.name, node)
+            listed = list(first.values())
+        pieces = list(map(self._pieces.get, map(id, listed)))
+        for place, node in enumerate(listed):
+            if pieces[place] is None:
                 # A message is the sequence of its fields, so a graph of one node is a piece of any graph.
-                self._pieces[node.name] = _field(1, self._kind_of(node).encoded(node))
+                pieces[place] = _field(1, self._kind_of(node).encoded(node))
+        known = cast("list[bytes]", pieces)
+        self._nodes, self._pieces = listed, dict(zip(map(id, listed), known, strict=True))
         end = GraphDef()
         end.versions.producer = 1
-        return b"".join([*self._pieces.values(), end.SerializeToString()])
+        return b"".join([*known, end.SerializeToString()])
 
     def _kind_of(self, node: Node) -> _Kind:
         # The layers of a model share these objects, which are kept as long as their identities stand for them.

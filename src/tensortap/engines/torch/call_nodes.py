@@ -16,7 +16,7 @@ from tensortap.engines.torch.lines import callers_of, capture_stack, ran_compile
 from tensortap.engines.torch.places import DTYPE, SHAPE, Place
 from tensortap.engines.torch.program import module_holding
 from tensortap.engines.torch.values import dtype_name, plain_shape, specs_of
-from tensortap.records import Node, TensorSpec
+from tensortap.records import Node, TensorSpec, new_node
 from tensortap.seam.graph import merged_attributes
 
 __all__ = ["CallNodes", "gradient_node"]
@@ -126,14 +126,7 @@ class CallNodes:
 
 def gradient_node(name: str, path: str, gradient: torch.Tensor, inputs: tuple[str, ...], device: str) -> Node:
     """The node of a complete gradient, by the path of its parameter."""
-    return Node(
-        name,
-        "AccumulateGrad",
-        inputs,
-        outputs=specs_of((gradient,)),
-        device=device,
-        forward=path,
-        is_view=True,
-        phase="backward",
-        module=module_holding(path),
+    outputs, module = specs_of((gradient,)), module_holding(path)
+    return new_node(
+        name, "AccumulateGrad", inputs, (), outputs, device, {}, (), path, True, "backward", module, ()
     )

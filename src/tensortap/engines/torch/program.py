@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from tensortap.engines.torch.shards import shard_of
 from tensortap.engines.torch.values import specs_of
-from tensortap.records import Node, Position
+from tensortap.records import Node, Position, new_node
 
 __all__ = ["Program", "clean_path", "module_holding", "variable_node"]
 
@@ -46,15 +46,8 @@ def variable_node(
     """The node that stands for a tensor which exists before the run; without a position, it is held by a module."""
     phase, module = position or Position("parameter", module_holding(name))
     shard = shard_of(tensor)
-    return Node(
-        name,
-        op_type,
-        outputs=specs_of((tensor,)),
-        device=device,
-        attributes={} if shard is None else shard.attributes,
-        phase=phase,
-        module=module,
-    )
+    outputs, attributes = specs_of((tensor,)), {} if shard is None else shard.attributes
+    return new_node(name, op_type, (), (), outputs, device, attributes, (), None, False, phase, module, ())
 
 
 def module_holding(path: str) -> str | None:

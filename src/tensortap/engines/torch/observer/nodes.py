@@ -25,7 +25,7 @@ from tensortap.engines.torch.outside import constant_position, hidden_view_node
 from tensortap.engines.torch.program import variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.values import spec_of, specs_of
-from tensortap.records import Node
+from tensortap.records import Node, TensorSpec, new_node
 from tensortap.seam.graph import merged_attributes
 
 __all__ = ["Nodes"]
@@ -229,11 +229,8 @@ class Nodes:
             controls: names of what has changed the memory of inputs.
             outputs: if they are not as those of the other one.
         """
-        node = self._node_alike(kind, entry, forward, inputs, controls)
-        number = 0
+        node, number = self._node_alike(kind, entry, forward, inputs, controls, outputs), 0
         if outputs is not None:
-            device = self._device_name(outputs[0].device) if outputs else node.device
-            node = replace(node, outputs=specs_of(outputs), device=device)
             number = self._new_kind(node, self._kind_has_forward_stack[kind])
         self._numbers.entries[entry].node = node
         return number << 32 | self.keep(reused, node)
@@ -246,7 +243,13 @@ class Nodes:
         return len(self._kinds)
 
     def _node_alike(
-        self, kind: int, entry: int, forward: int, inputs: tuple[int, ...], controls: tuple[int, ...]
+        self,
+        kind: int,
+        entry: int,
+        forward: int,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+        outputs: tuple[torch.Tensor, ...] | None = None,
     ) -> Node:
         like, entries = self._kinds[kind], self._numbers.entries
         named, origin = entries[entry], None if forward < 0 else entries[forward]
@@ -254,13 +257,13 @@ class Nodes:
         stack = like.stack
         if origin is not None and origin.node is not None and self._kind_has_forward_stack[kind]:
             stack = origin.node.stack
-        return Node(
+        return new_node(
             named.name,
             like.op_type,
             self._tensor_names(inputs),
             tuple([entries[each].name for each in controls]) if controls else (),
-            like.outputs,
-            like.device,
+            like.outputs if outputs is None else specs_of(outputs),
+            self._device_name(outputs[0].device) if outputs else like.device,
             like.attributes,
             stack,
             None if origin is None else origin.name,
@@ -285,7 +288,7 @@ class Nodes:
         if known >= 0:
             like = self._nodes[known]
             where = self._device_name(outputs[0].device) if outputs else like.device
-            return replace(self._with_inputs(like, inputs, controls), outputs=specs, device=where)
+            return self._with_inputs(like, inputs, controls, specs, where)
         device = outputs[0].device if outputs else self._first_device
         entries = self._numbers.entries
         forward_node = entries[forward].node if forward >= 0 else None
@@ -294,7 +297,7 @@ class Nodes:
             self._observation.ran_compiled = True
         self._has_forward_stack = forward_node is not None and not stack.is_called
         phase, module = entries[entry].position or ("", None)
-        return Node(
+        return new_node(
             entries[entry].name,
             op.op_type,
             self._tensor_names(inputs),
@@ -314,19 +317,28 @@ class Nodes:
         self, entry: int, like: int, reused: int, inputs: tuple[int, ...], controls: tuple[int, ...]
     ) -> int:
         """Build a node that differs from another of the same name only in where its inputs come from."""
-        node = self._numbers.entries[entry].node = self._with_inputs(self._nodes[like], inputs, controls)
+        known = self._nodes[like]
+        node = self._with_inputs(known, inputs, controls, known.outputs, known.device)
+        self._numbers.entries[entry].node = node
         return self.exchange(reused, node)
 
-    def _with_inputs(self, like: Node, inputs: tuple[int, ...], controls: tuple[int, ...]) -> Node:
+    def _with_inputs(
+        self,
+        like: Node,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+        outputs: tuple[TensorSpec, ...],
+        device: str,
+    ) -> Node:
         # Not by `replace`, and with few calls: loops that grow make thousands of these in every run.
         entries = self._numbers.entries
-        return Node(
+        return new_node(
             like.name,
             like.op_type,
             self._tensor_names(inputs),
             tuple([entries[each].name for each in controls]) if controls else (),
-            like.outputs,
-            like.device,
+            outputs,
+            device,
             like.attributes,
             like.stack,
             like.forward,

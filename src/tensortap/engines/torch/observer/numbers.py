@@ -111,7 +111,10 @@ class Numbers:
     def set_entry(self, entry: int, named: NameEntry) -> None:
         """Say what a number stands for. (Placed by its number: an interrupt may have come between two of them.)"""
         untrack(named)
-        self.entries[entry:] = [named]
+        if entry == len(self.entries):
+            self.entries.append(named)
+        else:
+            self.entries[entry:] = [named]
 
     def tensor_name(self, value: int) -> str:
         """What a value is called."""
