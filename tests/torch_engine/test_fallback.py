@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensortap as tt
@@ -21,6 +22,7 @@ KEY = "TESTING_ONLY_GenericMode"
 PROGRAM = f"""
 import json, sys
 import torch
+from torch.nn import functional as F
 import tensortap as tt
 
 heard = []
@@ -56,6 +58,7 @@ print(json.dumps([names, float(loss), session.faults, len(heard)]))
 THREADS = f"""
 import json, threading
 import torch
+from torch.nn import functional as F
 import tensortap as tt
 
 def is_on():
@@ -169,6 +172,9 @@ def test_arguments_are_told_however_an_operator_is_called():
             x[:, 1:], torch.ops.aten.slice(x, 1, 1, None),
             x * 2j, torch.ops.aten.mul.Tensor(x, 2j),
             *x.split(2, -1), *torch.ops.aten.split.Tensor(x, 2, -1),
+            x.softmax(1), torch.ops.aten.softmax.int(x, 1),
+            x.masked_fill(x > 3, 0), torch.ops.aten.masked_fill.Scalar(x, x > 3, 0),
+            F.mse_loss(x, x, reduction="sum"), torch.ops.aten.mse_loss(x, x, 2),
         ]  # fmt: skip
         return torch.stack([each.abs().sum() for each in values])
 
@@ -180,7 +186,8 @@ def test_arguments_are_told_however_an_operator_is_called():
         for node in metadata.nodes
     }
     assert not session.faults
-    for name in ("add", "clamp", "split", "sum"):
+    for name in ("add", "clamp", "masked_fill", "mse_loss", "softmax", "split", "sum"):
         assert told[name] == told[f"{name}_1"], name
     assert told["sum"] == {"overload": "dim_IntList", "dim": [0, 2], "keepdim": True}
     assert told["clamp"] == {"min": None, "max": 5}
+    assert told["mse_loss"] == {"reduction": 2}

@@ -20,6 +20,7 @@ inline void collect(const std::vector<at::Tensor>& tensors, Returned& found) {
 }
 
 inline void collect(const at::Scalar&, Returned&) {}
+inline void collect(const bool&, Returned&) {}
 
 template <class... Types>
 void collect(const std::tuple<Types...>& results, Returned& found) {
@@ -119,16 +120,19 @@ inline void add_typed_kernels(torch::Library& library) {
   TypedKernels kernels(library);
   kernels.add<at::Tensor(T)>({"t", "detach", "alias", "sigmoid", "tanh", "relu", "silu", "exp", "log", "neg", "sqrt", "rsqrt",
                               "abs", "sin", "cos", "reciprocal", "erf", "log1p", "isnan", "logical_not", "bitwise_not",
-                              "sign", "floor", "_is_all_true", "_is_any_true"});
+                              "sign", "floor", "square", "numpy_T", "isfinite", "max", "min", "_is_all_true",
+                              "_is_any_true"});
   kernels.add<at::Tensor(T, T)>({"mm", "bmm", "mv", "dot", "mul.Tensor", "div.Tensor", "sigmoid_backward", "tanh_backward",
                                  "silu_backward", "eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor",
                                  "ge.Tensor", "maximum", "minimum", "pow.Tensor_Tensor", "bitwise_and.Tensor",
-                                 "bitwise_or.Tensor", "logical_and", "logical_or", "remainder.Tensor", "matmul"});
+                                 "bitwise_or.Tensor", "logical_and", "logical_or", "remainder.Tensor", "matmul", "__and__.Tensor",
+                                 "__or__.Tensor", "view_as", "expand_as"});
   kernels.add<at::Tensor(T, S)>({"mul.Scalar", "div.Scalar", "pow.Tensor_Scalar", "eq.Scalar", "ne.Scalar", "lt.Scalar",
                                  "le.Scalar", "gt.Scalar", "ge.Scalar", "remainder.Scalar", "leaky_relu", "clamp_min",
                                  "clamp_max"});
   kernels.add<at::Tensor(T, S, S)>({"add.Scalar", "sub.Scalar", "rsub.Scalar", "softplus", "hardtanh"});
-  kernels.add<at::Tensor(T, T, S)>({"add.Tensor", "sub.Tensor", "rsub.Tensor", "threshold_backward", "lerp.Scalar"});
+  kernels.add<at::Tensor(T, T, S)>({"add.Tensor", "sub.Tensor", "rsub.Tensor", "threshold_backward", "lerp.Scalar",
+                                    "masked_fill.Scalar"});
   kernels.add<at::Tensor(T, T, T)>({"where.self", "lerp.Tensor"});
   kernels.add<at::Tensor(T, T, T, S)>({"addcmul", "addcdiv"});
   kernels.add<at::Tensor(T, T, T, S, S)>({"addmm", "baddbmm", "addmv"});
@@ -141,7 +145,8 @@ inline void add_typed_kernels(torch::Library& library) {
   kernels.add<at::Tensor(T, std::optional<at::MemoryFormat>)>({"clone"});
   kernels.add<at::Tensor(T, int64_t)>({"unsqueeze", "squeeze.dim"});
   kernels.add<at::Tensor(T, int64_t, bool)>({"_softmax", "_log_softmax", "all.dim", "any.dim"});
-  kernels.add<at::Tensor(T, int64_t, int64_t)>({"transpose.int"});
+  kernels.add<at::Tensor(T, int64_t, int64_t)>({"transpose.int", "flatten.using_ints"});
+  kernels.add<at::Tensor(T, int64_t, c10::SymInt, c10::SymInt)>({"narrow"});
   kernels.add<at::Tensor(T, int64_t, c10::SymInt)>({"select.int"});
   kernels.add<at::Tensor(T, int64_t, std::optional<c10::SymInt>, std::optional<c10::SymInt>, c10::SymInt)>({"slice.Tensor"});
   kernels.add<at::Tensor(T, int64_t, T, bool)>({"gather"});
@@ -149,13 +154,26 @@ inline void add_typed_kernels(torch::Library& library) {
   kernels.add<at::Tensor(T, T, const std::optional<at::Tensor>&)>({"linear"});
   kernels.add<std::vector<at::Tensor>(T, c10::SymInt, int64_t)>({"split.Tensor"});
   kernels.add<std::vector<at::Tensor>(T, int64_t)>({"unbind.int"});
+  kernels.add<std::vector<at::Tensor>(T, int64_t, int64_t)>({"chunk"});
   kernels.add<at::Tensor(at::TensorList, int64_t)>({"stack"});
-  kernels.add<at::Scalar(T)>({"_local_scalar_dense"});
+  kernels.add<at::Tensor(T, int64_t, std::optional<at::ScalarType>)>({"softmax.int", "log_softmax.int"});
+  kernels.add<at::Tensor(T, T, int64_t, at::ScalarType)>({"_softmax_backward_data", "_log_softmax_backward_data"});
+  kernels.add<at::Tensor(T, T, S, bool)>({"leaky_relu_backward"});
+  kernels.add<at::Tensor(T, T, int64_t)>({"mse_loss"});
+  kernels.add<at::Tensor(T, T, c10::SymInt, bool, bool)>({"embedding"});
+  kernels.add<at::Tensor(T, double, bool)>({"dropout"});
+  kernels.add<at::Tensor(T, Sizes, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&, double, bool)>(
+      {"layer_norm"});
+  kernels.add<at::Tensor(T, at::ScalarType, bool, bool, std::optional<at::MemoryFormat>)>({"to.dtype"});
+  kernels.add<std::tuple<at::Tensor, at::Tensor>(T, at::TensorList, T, T, const std::optional<at::Tensor>&,
+                                                 const std::optional<at::Tensor>&)>({"lstm_cell"});
+  kernels.add<at::Scalar(T)>({"item", "_local_scalar_dense"});
+  kernels.add<bool(T)>({"is_nonzero"});
   kernels.add<Written(Written)>({"zero_", "sqrt_", "relu_", "neg_", "sigmoid_", "tanh_", "exp_"});
   kernels.add<Written(Written, T)>({"mul_.Tensor", "div_.Tensor"});
   kernels.add<Written(Written, S)>({"mul_.Scalar", "div_.Scalar", "fill_.Scalar", "clamp_min_"});
   kernels.add<Written(Written, T, bool)>({"copy_"});
-  kernels.add<Written(Written, T, S)>({"add_.Tensor", "sub_.Tensor", "lerp_.Scalar"});
+  kernels.add<Written(Written, T, S)>({"add_.Tensor", "sub_.Tensor", "lerp_.Scalar", "masked_fill_.Scalar"});
   kernels.add<Written(Written, S, S)>({"add_.Scalar", "sub_.Scalar"});
   kernels.add<Written(Written, T, T, S)>({"addcmul_", "addcdiv_"});
 }
