@@ -44,7 +44,8 @@ def search_session(
     """The first bad value of a session.
 
     Runs are looked at in the order of their steps, and no further than needed: once a value has reached the parameters,
-    all later runs are bad because of it. Among the ranks of one step the one that went bad first in time is named.
+    all later runs are bad because of it. Among the ranks of one step the one that went bad first in time is named. A
+    program without steps is compared with others by the clock.
 
     Args:
         session: the session directory.
@@ -67,6 +68,7 @@ def search_session(
     reports: list[RunReport] = []
     first: Finding | None = None
     home: RunFacts | None = None
+    beside: tuple[Finding, RunFacts] | None = None
     looked_at = 0
     for run in progress(chosen, len(chosen)):
         # All ranks of the step in which something was found are looked at.
@@ -85,8 +87,14 @@ def search_session(
         reports.append(report)
         notices += [each for each in report.notices if each not in notices]
         found = report.first_bad
-        if found is not None and (first is None or _precedes(found, first)):
+        if found is not None and _is_whole_program(facts):
+            if beside is None or found.timestamp < beside[0].timestamp:
+                beside = found, facts
+        elif found is not None and (first is None or _precedes(found, first)):
             first, home = found, facts
+    # The number of such a run says nothing about the steps of others, such as those whose weights it has loaded.
+    if beside is not None and (first is None or beside[0].timestamp < first.timestamp):
+        first, home = beside
     if first is not None:
         made = None
         if home is not None:
@@ -182,6 +190,11 @@ def _lend_graph(facts: RunFacts, runs: Sequence[RunRef]) -> None:
             facts.nodes = found.nodes
             facts.notices.append(f"The graph of {facts.name} was not stored; that of {other.name} is used.")
             return
+
+
+def _is_whole_program(facts: RunFacts) -> bool:
+    """Whether a run is all that a process did that has trained and called nothing."""
+    return facts.circumstances.is_preparation and not facts.circumstances.counts_steps
 
 
 def _precedes(one: Finding, other: Finding) -> bool:
