@@ -299,6 +299,21 @@ def test_the_rank_that_went_bad_first_is_named(tmp_path):
     assert search_session(SessionDir(tmp_path), task=0).first_bad.cause.kind == "received"
 
 
+@pytest.mark.parametrize(("made_at", "rank"), [(800, 0), (1000, 1)])
+def test_who_sent_a_bad_value_may_have_counted_more_steps(tmp_path, made_at, rank):
+    """Such as the rank that trains what others act by; what it makes later than they receive is not what they got."""
+    stores = [SessionStore(tmp_path) for _ in range(2)]
+    for run in range(3):
+        write_run(stores[0], RunInfo(run, run, 100 + run, 0), GOOD, graph())
+    write_run(stores[0], RunInfo(3, 3, made_at, 0), BAD, graph())
+    write_run(stores[1], RunInfo(0, 0, 900, 1), BAD, graph("c10d::broadcast_"))
+    for store in stores:
+        store.close()
+    found = search_session(SessionDir(tmp_path)).first_bad
+    assert (found.rank, found.cause.kind) == (rank, ("log-of-zero", "received")[rank])
+    assert [each.rank for each in found.arrivals] == [1 - rank]
+
+
 @pytest.mark.parametrize(("began", "rank"), [(900, 1), (50, 0)])
 def test_a_program_without_steps_is_compared_with_a_rank_by_the_clock(tmp_path, began, rank):
     """Such as the one that has started the ranks, and loads what they have trained when they are done."""
