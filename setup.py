@@ -15,7 +15,7 @@ STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 kernel = Extension(
     "tensortap.ops._kernel",
-    sources=[f"native/{name}.c" for name in ("avx2", "layout", "module", "portable", "summary")],
+    sources=[f"native/{name}.c" for name in ("avx2", "avx512", "layout", "module", "portable", "summary")],
     include_dirs=["src/tensortap"],
     depends=["native/convert.inc", "native/summary.h", "src/tensortap/pill.h"],
     define_macros=[("Py_LIMITED_API", "0x030B0000")] if STABLE_ABI else [],

@@ -18,15 +18,36 @@
 static const Isa *active = &isa_portable;
 static double numbers[MAX_DTYPES]; /* of the DataType enum, by dtype code */
 
-static int cpu_has_avx2(void) {
+#define MAX_ISAS 3
+
 #ifdef HAVE_AVX2
+static int cpu_has_avx2(void) {
     unsigned a, b, c = 0, d;
     const unsigned f16c = 1u << 29;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
            (c & f16c);
-#else
-    return 0;
+}
 #endif
+
+/* Those that this processor has, the best one last; how many there are. */
+static int find_isas(const Isa **found) {
+    int count = 0;
+    found[count++] = &isa_portable;
+#ifdef HAVE_AVX2
+    if (!cpu_has_avx2()) return count;
+    found[count++] = &isa_avx2;
+#endif
+#ifdef HAVE_AVX512
+    static Isa wide;
+    /* VBMI2 came with the processors whose clock does not suffer. */
+    if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+        !__builtin_cpu_supports("avx512vbmi2") || !__builtin_cpu_supports("popcnt")) {
+        return count;
+    }
+    wide = isa_avx512();
+    found[count++] = &wide;
+#endif
+    return count;
 }
 
 /* ---- arguments ---- */
@@ -224,18 +245,26 @@ static PyObject *py_isa(PyObject *module, PyObject *none) {
     return PyUnicode_FromString(active->name);
 }
 
+static PyObject *py_isas(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    const Isa *found[MAX_ISAS];
+    const int count = find_isas(found);
+    PyObject *names = PyTuple_New(count);
+    for (int i = 0; names != NULL && i < count; i++) {
+        PyObject *name = PyUnicode_FromString(found[i]->name);
+        if (name == NULL || PyTuple_SetItem(names, i, name) < 0) Py_CLEAR(names);
+    }
+    return names;
+}
+
 static PyObject *py_use_isa(PyObject *module, PyObject *name) {
     (void)module;
-    if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "portable") == 0) {
-        active = &isa_portable;
+    const Isa *found[MAX_ISAS];
+    for (int i = 0, count = find_isas(found); PyUnicode_Check(name) && i < count; i++) {
+        if (PyUnicode_CompareWithASCIIString(name, found[i]->name) != 0) continue;
+        active = found[i];
         Py_RETURN_NONE;
     }
-#ifdef HAVE_AVX2
-    if (cpu_has_avx2() && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "avx2") == 0) {
-        active = &isa_avx2;
-        Py_RETURN_NONE;
-    }
-#endif
     return PyErr_Format(PyExc_ValueError, "this processor and build have no instruction set %R", name);
 }
 
@@ -249,16 +278,14 @@ static PyMethodDef methods[] = {
     {"configure", py_configure, METH_VARARGS,
      "configure(code, number, table)\n--\n\nMake a dtype known: its number in slot 12, its values."},
     {"isa", py_isa, METH_NOARGS, "isa()\n--\n\nName of the instruction set in use."},
+    {"isas", py_isas, METH_NOARGS, "isas()\n--\n\nNames of those that this processor and build have, the best one last."},
     {"use_isa", py_use_isa, METH_O, "use_isa(name)\n--\n\nUse another instruction set, for tests."},
     {NULL, NULL, 0, NULL},
 };
 
 static int module_exec(PyObject *module) {
-    if (cpu_has_avx2()) {
-#ifdef HAVE_AVX2
-        active = &isa_avx2;
-#endif
-    }
+    const Isa *found[MAX_ISAS];
+    active = found[find_isas(found) - 1];
     return PyModule_AddIntConstant(module, "TABLE", TABLE);
 }
 

@@ -174,12 +174,13 @@ static void each_block(Layout *l, int dtype, Visit visit, void *state) {
     int64_t block = FIRST_BLOCK;
     if (l->contiguous && (uintptr_t)l->data % (unsigned)alignment_of(dtype) == 0) {
         const char *at = l->data, *end = at + l->count * l->itemsize;
+        const int64_t full = dtype == FLOAT32 || dtype == FLOAT64 ? LONG_BLOCK : BLOCK;
         while (at < end) {
             int64_t left = (end - at) / l->itemsize, n = left < block ? left : block;
             if (l->itemsize < 4 && left > n) prefetch(at + n * l->itemsize, BLOCK * l->itemsize);
             visit(state, dtype, at, n);
             at += n * l->itemsize;
-            block = BLOCK;
+            block = full;
         }
         return;
     }
@@ -217,7 +218,7 @@ static void visit_wide(void *state, int dtype, const void *elements, int64_t n) 
 
 static void visit_scaled(void *state, int dtype, const void *elements, int64_t n) {
     State *s = state;
-    _Alignas(32) double buffer[BLOCK];
+    _Alignas(32) double buffer[LONG_BLOCK];
     const double *values = as_doubles(s->isa, dtype, elements, n, buffer);
     for (int64_t i = 0; i < n; i++) buffer[i] = values[i] * 0x1p-600;
     add_f64(s, buffer, n);

@@ -14,6 +14,8 @@
 #define MAX_RANK 64
 /* Elements in a block: large enough to hide the merge, small enough that a converted block stays in L1. */
 #define BLOCK 2048
+/* Those that are read where they lie, without conversion, can be longer: there is less to merge. */
+#define LONG_BLOCK 8192
 /* The first block is short: its shift is a single element, which may be an outlier. */
 #define FIRST_BLOCK 64
 /* Elements from which the caller lets other Python threads run; below it the switch costs more than it frees. */
@@ -57,6 +59,10 @@ extern const Isa isa_portable;
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define HAVE_AVX2 1
 extern const Isa isa_avx2;
+#if defined(__clang__) || __GNUC__ >= 8 /* which can ask for a processor that is good at it */
+#define HAVE_AVX512 1
+Isa isa_avx512(void);
+#endif
 #endif
 
 /* One tensor, and the walk over it. After `layout_normalise` dimensions are ordered from the largest stride to

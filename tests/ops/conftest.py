@@ -10,10 +10,7 @@ from tensortap.ops.view import TensorView
 
 def kernels():
     loaded = kernel.native()
-    names = ["numpy"]
-    if loaded is not None:
-        names += ["portable", *({loaded.isa()} - {"portable"})]
-    return names
+    return ["numpy"] if loaded is None else ["numpy", *loaded.isas()]
 
 
 class Kernel:

@@ -171,6 +171,8 @@ def test_values_whose_squares_overflow(any_kernel):
     assert_summary(any_kernel.summary(array), summary_of(array))
     small = np.array([1e153, 2e153, -1e153])
     assert_summary(any_kernel.summary(small), summary_of(small))
+    long = np.resize(array, 20_000)
+    assert_summary(any_kernel.summary(long), summary_of(long))
 
 
 def test_the_extremes_of_64_bit_integers(any_kernel):

@@ -37,9 +37,9 @@ _ODD = 16.0
 _MOST_EARNED = 3.0
 """Watched runs for which time can be saved up: a long calm must not end in a long burst."""
 
-_USED = 0.75
+_USED = 0.65
 """Of the time there is, how much is used. The rest is for what no clock of ours shows: caches that are cold after a
-watched run, a larger heap for Python's collector to look through."""
+watched run, a larger heap for Python's collector to look through, hooks that hear of updates and do nothing."""
 
 _MOST_OWED_SECS = 5.0
 """What a run took may have been the program's own doing; a program that is watched too little is of no use."""

@@ -32,5 +32,8 @@ def configure(code: int, number: int, table: bytes | None, /) -> None:
 def isa() -> str:
     """Name of the instruction set in use."""
 
+def isas() -> tuple[str, ...]:
+    """Names of those that this processor and build have, the best one last."""
+
 def use_isa(name: str, /) -> None:
-    """Use another instruction set: `portable` or `avx2`. For tests, in one thread."""
+    """Use another instruction set: one of `isas()`. For tests, in one thread."""

@@ -70,7 +70,7 @@ def _load() -> ModuleType:
 
 
 def isa() -> str:
-    """What makes the summaries, for diagnostics: `avx2`, `portable` (both native) or `numpy`."""
+    """What makes the summaries, for diagnostics: `avx512`, `avx2`, `portable` (all native) or `numpy`."""
     loaded = native()
     return "numpy" if loaded is None else str(loaded.isa())
 

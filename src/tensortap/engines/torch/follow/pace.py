@@ -10,8 +10,8 @@ __all__ = ["Pace"]
 _CALLS = 32
 """Calls of models after which a unit ends without a step: an evaluation must not be watched as a whole for a step."""
 
-_ALIKE = 16
-_ALIKE_SECS = 0.01
+_ALIKE = 64
+_ALIKE_SECS = 0.02
 """So many units that are not watched are told together, if they take less than that."""
 
 

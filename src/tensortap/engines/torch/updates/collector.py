@@ -84,8 +84,8 @@ class UpdateCollector:
         self._modes: tuple[Mode, ...] = ()
         self._looks_next = True
         self._looking: set[Course] = set()
+        self._awake: set[Course] = set()  # whose next update is looked at or compared
         self._made = 0
-        self._only: _Only | None = None
         self._before: _Before | None = None
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -140,12 +140,12 @@ class UpdateCollector:
 
     @never_compiled  # type: ignore[type-var]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        only = self._only
-        if only is not None and not self._events.listens and only.optimizer() is optimizer:
-            course = only.course
-            if course.count + 1 < course.wakes_at and self._thread == threading.get_ident():
+        if not self._events.listens and self._thread == threading.get_ident():
+            course = self._courses.get(optimizer)
+            if course is not None and course.count + 1 < course.wakes_at:
                 self._steps += 1
                 course.count += 1
+                course.last_step = self._steps
                 return
         self._attempt(self._on_stepped, optimizer)
 
@@ -183,7 +183,8 @@ class UpdateCollector:
         self._belong_to_this_thread()
         course = self.course_of(optimizer)
         self._events.note(Event("step", course.name), frame)
-        if not course.wants(self._signature(optimizer, course)):
+        # Of what led to the step of one that sleeps, only a part was heard.
+        if course.count < course.wakes_at or not course.wants(self._signature(optimizer, course)):
             return
         has_closure = any(callable(each) for each in (*args[1:], *kwargs.values()))
         with unnoticed():
@@ -225,10 +226,15 @@ class UpdateCollector:
             self._looking.add(course)
         else:
             self._looking.discard(course)
+        if course.sleep():
+            self._awake.discard(course)
+        else:
+            self._awake.add(course)
         looked = self._looks_next
-        self._looks_next = bool(self._looking) and self._is_awaited()
+        self._looking, self._awake = self._awaited(self._looking), self._awaited(self._awake)
+        self._looks_next = bool(self._looking)
         self._events.wants_lines = self._looks_next
-        self._events.listens = self._looks_next or not course.sleep() or self._only is None
+        self._events.listens = self._looks_next or bool(self._awake)
         self._reached = {} if self._looks_next else None
         if self._looks_next:
             with unnoticed():
@@ -236,11 +242,12 @@ class UpdateCollector:
         elif looked:
             self._applied.forget()
 
-    def _is_awaited(self) -> bool:
-        """Whether an optimizer may step next whose update is looked at: not one that has not stepped for long."""
+    def _awaited(self, courses: set[Course]) -> set[Course]:
+        """Those of optimizers that may step next: not one that has not stepped for long."""
+        if not courses:
+            return courses
         patience = 4 * max(len(self._courses), 1)
-        self._looking = {each for each in self._looking if self._steps - each.last_step <= patience}
-        return bool(self._looking)
+        return {each for each in courses if self._steps - each.last_step <= patience}
 
     def _signature(self, optimizer: Optimizer, course: Course) -> Any:
         """What makes an update unlike others: what led to it, modes of models, the decade of the learning rate."""
@@ -386,12 +393,12 @@ class UpdateCollector:
             course = self._courses[optimizer] = Course(name, self._events.number, begins)
             course.last_step = self._steps
             self._made += 1
-            self._only = _Only(weakref.ref(optimizer), course) if len(self._courses) == 1 else None
             if course.looks_next:
                 self._looking.add(course)
+                self._awake.add(course)
                 self._looks_next = True
             self._events.wants_lines = self._looks_next
-            self._events.listens = self._looks_next or self._only is None
+            self._events.listens = self._looks_next or bool(self._awake)
         return course
 
     def holder_of(self, parameter: torch.Tensor) -> str:
@@ -405,13 +412,6 @@ class UpdateCollector:
         if self._thread is None:
             self._thread = threading.get_ident()
             self._events.belong_to_this_thread()
-
-
-class _Only(NamedTuple):
-    """The optimizer of a program that has but one."""
-
-    optimizer: weakref.ref[Optimizer]
-    course: Course
 
 
 class _Before(NamedTuple):

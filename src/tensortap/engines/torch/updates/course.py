@@ -16,8 +16,10 @@ UNUSUAL_KEPT = 32
 """Updates unlike all before that are looked at, of one optimizer, each with the two after it."""
 
 
-COMPARED_ALL, COMPARED_EVERY = 32, 8
-"""So many updates are compared with those before, then every so many: what goes on being unlike them is not missed."""
+COMPARED_ALL, COMPARED_OFTEN = 32, 1024
+OFTEN, SELDOM = 8, 64
+"""So many updates are compared with those before, then one of a few, then one of many: what goes on being unlike
+them is not missed."""
 
 LATE_BEGIN = 12
 """Updates of an optimizer that are not looked at where many were made before it: most of such live for a few steps."""
@@ -86,4 +88,6 @@ class Course:
 
     def _compares(self, count: int) -> bool:
         since = count - self._begins
-        return since >= 0 and (since < COMPARED_ALL or not since % COMPARED_EVERY)
+        return since >= 0 and (
+            since < COMPARED_ALL or not since % (OFTEN if since < COMPARED_OFTEN else SELDOM)
+        )
