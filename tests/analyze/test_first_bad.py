@@ -244,7 +244,7 @@ def test_overflow_that_a_gradient_scaler_catches_is_no_alarm(tmp_path):
     assert report.reports[0].contained
 
 
-def write_run(store, info, healths, nodes=()):
+def write_run(store, info, healths, nodes=(), circumstances=None):
     """A run as a rank would write it; without nodes it dies before it stores its graph."""
     device = device_name("cpu", rank=info.task)
     run = store.new_run(info)
@@ -258,7 +258,7 @@ def write_run(store, info, healths, nodes=()):
             )
         )
     if nodes:
-        run.finish({device: nodes}, {})
+        run.finish({device: nodes}, {}, circumstances=circumstances)
     return run
 
 
@@ -297,6 +297,35 @@ def test_the_rank_that_went_bad_first_is_named(tmp_path):
     found = search_session(SessionDir(tmp_path)).first_bad
     assert (found.rank, found.run, found.step, found.cause.kind) == (2, 1, 11, "log-of-zero")
     assert search_session(SessionDir(tmp_path), task=0).first_bad.cause.kind == "received"
+
+
+@pytest.mark.parametrize(("made_at", "rank"), [(800, 0), (1000, 1)])
+def test_who_sent_a_bad_value_may_have_counted_more_steps(tmp_path, made_at, rank):
+    """Such as the rank that trains what others act by; what it makes later than they receive is not what they got."""
+    stores = [SessionStore(tmp_path) for _ in range(2)]
+    for run in range(3):
+        write_run(stores[0], RunInfo(run, run, 100 + run, 0), GOOD, graph())
+    write_run(stores[0], RunInfo(3, 3, made_at, 0), BAD, graph())
+    write_run(stores[1], RunInfo(0, 0, 900, 1), BAD, graph("c10d::broadcast_"))
+    for store in stores:
+        store.close()
+    found = search_session(SessionDir(tmp_path)).first_bad
+    assert (found.rank, found.cause.kind) == (rank, ("log-of-zero", "received")[rank])
+    assert [each.rank for each in found.arrivals] == [1 - rank]
+
+
+@pytest.mark.parametrize(("began", "rank"), [(900, 1), (50, 0)])
+def test_a_program_without_steps_is_compared_with_a_rank_by_the_clock(tmp_path, began, rank):
+    """Such as the one that has started the ranks, and loads what they have trained when they are done."""
+    stores = [SessionStore(tmp_path) for _ in range(2)]
+    whole = Circumstances(is_preparation=True, counts_steps=False)
+    bad = {"x:0": [-1.0, 2.0], "f:0": [np.nan, 0.7]}
+    write_run(stores[0], RunInfo(0, 0, began, 0), bad, graph(), whole)
+    for run, healths in enumerate([GOOD, bad]):
+        write_run(stores[1], RunInfo(run, 10 + run, 100 + 100 * run, 1), healths, graph())
+    for store in stores:
+        store.close()
+    assert search_session(SessionDir(tmp_path)).first_bad.rank == rank
 
 
 def test_a_run_that_died_borrows_the_graph_of_another(tmp_path):

@@ -57,6 +57,10 @@ COLLECTIVE = "torch.distributed.distributed_c10d.all_reduce"
         ([(4, COLLECTIVE), (4, "time.sleep")], "Rank 1 has not arrived where rank 0 waits: run 4, executing"),
         ([(4, COLLECTIVE), None, (4, COLLECTIVE)], "Rank 1 has not arrived where ranks 0 and 2 wait: run 4,"),
         # All wait, but one is a run behind.
+        (
+            [(4, COLLECTIVE), (4, "torch.distributed.distributed_c10d.recv"), (4, COLLECTIVE)],
+            "Rank 1 has not arrived where ranks 0 and 2 wait: run 4, executing",
+        ),
         ([(4, COLLECTIVE), (5, COLLECTIVE)], "Rank 0 has not arrived where rank 1 waits: run 5"),
         ([(4, COLLECTIVE), (4, COLLECTIVE)], ""),
         ([(4, ""), (4, "")], ""),

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
 
+from tensortap.engines.torch.follow.copies import copies
 from tensortap.reader.session_dir import SessionDir
 from tests.patience import patient
 
@@ -83,3 +88,24 @@ def test_a_watched_job_trains_as_an_unwatched_one_and_every_rank_can_be_read(tmp
         ]
     # As autograd put them in place on each rank, before the ranks exchanged them.
     assert not np.array_equal(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("placed", ["Replicate", "Partial"])
+def test_a_gradient_of_which_each_rank_has_a_summand_is_no_copy(placed):
+    """As those of norms under sequence parallelism are until the optimizer uses them."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        from torch.distributed import tensor
+
+        mesh = dist.init_device_mesh("cpu", (1,))
+        whole, of_gradient = (
+            tensor.DTensor.from_local(torch.ones(2), mesh, [each])
+            for each in (tensor.Replicate(), getattr(tensor, placed)())
+        )
+        weight = torch.nn.Parameter(whole)
+        weight.grad = of_gradient
+        program = SimpleNamespace(parameters=lambda: [("norm/weight", weight)], buffers=list, modules={})
+        kinds = [copied.kind for copied, _ in copies(program)]
+    finally:
+        dist.destroy_process_group()
+    assert kinds == (["gradient", "parameter"] if placed == "Replicate" else ["parameter"])

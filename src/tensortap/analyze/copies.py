@@ -158,7 +158,8 @@ class CopyComparison:
         if first.copied.kind == GRADIENT:
             return (
                 "Its gradient is not the same on all ranks when it is applied: an all-reduce was left out (a model "
-                "called past its wrapper, `no_sync`), or ranks do not have the same gradients to reduce."
+                "called past its wrapper, `no_sync`), or ranks do not have the same gradients to reduce. Where nothing "
+                "reduces it, as under tensor parallelism, something may have changed a weight, such as a flipped bit."
             )
         if first.state == DIFFERENT:
             differ = len(set(self.seeds.values())) > 1

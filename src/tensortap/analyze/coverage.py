@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -367,9 +368,12 @@ def _apart(absent: list[RankState], waiting: list[RankState]) -> tuple[list[Rank
     """Who has not arrived, and who waits, if that is not the same place for all who wait."""
     if not absent and waiting:
         first = min(each.run for each in waiting)
-        return [each for each in waiting if each.run == first], [
-            each for each in waiting if each.run != first
-        ]
+        ahead = [each for each in waiting if each.run != first]
+        # In one step, the few who wait in another call, such as for a message that nobody sends.
+        call, count = Counter(each.call for each in waiting).most_common(1)[0]
+        if not ahead and count * 2 > len(waiting):
+            ahead = [each for each in waiting if each.call == call]
+        return [each for each in waiting if each not in ahead], ahead
     return absent, waiting
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["search_run", "search_session"]
 
 _LATER_RUNS, _MOST_LATER = 4, 256
-"""In how many runs after the first bad one the way of its value to other ranks is looked for."""
+"""In how many bad runs of each other rank after the first one the way of its value there is looked for."""
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 """Passes through what it is given, and shows how far it is."""
@@ -44,7 +45,8 @@ def search_session(
     """The first bad value of a session.
 
     Runs are looked at in the order of their steps, and no further than needed: once a value has reached the parameters,
-    all later runs are bad because of it. Among the ranks of one step the one that went bad first in time is named.
+    all later runs are bad because of it. Among the ranks of one step the one that went bad first in time is named. A
+    program without steps is compared with others by the clock.
 
     Args:
         session: the session directory.
@@ -67,11 +69,16 @@ def search_session(
     reports: list[RunReport] = []
     first: Finding | None = None
     home: RunFacts | None = None
+    beside: tuple[Finding, RunFacts] | None = None
     looked_at = 0
     for run in progress(chosen, len(chosen)):
-        # All ranks of the step in which something was found are looked at.
+        # All ranks of the step in which something was found are looked at. Who has sent a bad value may have counted
+        # more steps by then, as where one rank trains and others act.
         if first is not None and run.index > first.run:
-            break
+            if first.came_by is None:
+                break
+            if run.timestamp > first.timestamp:
+                continue
         try:
             facts = _facts_of_run(run, runs)
             facts.goes_on = facts.goes_on or goes_on
@@ -85,8 +92,14 @@ def search_session(
         reports.append(report)
         notices += [each for each in report.notices if each not in notices]
         found = report.first_bad
-        if found is not None and (first is None or _precedes(found, first)):
+        if found is not None and _is_whole_program(facts):
+            if beside is None or found.timestamp < beside[0].timestamp:
+                beside = found, facts
+        elif found is not None and (first is None or _precedes(found, first)):
             first, home = found, facts
+    # The number of such a run says nothing about the steps of others, such as those whose weights it has loaded.
+    if beside is not None and (first is None or beside[0].timestamp < first.timestamp):
+        first, home = beside
     if first is not None:
         made = None
         if home is not None:
@@ -184,11 +197,20 @@ def _lend_graph(facts: RunFacts, runs: Sequence[RunRef]) -> None:
             return
 
 
+def _is_whole_program(facts: RunFacts) -> bool:
+    """Whether a run is all that a process did that has trained and called nothing."""
+    return facts.circumstances.is_preparation and not facts.circumstances.counts_steps
+
+
 def _precedes(one: Finding, other: Finding) -> bool:
     """Whether one finding comes before another: by step, then made before received, then by the clock.
 
-    Where a compiler has put the exchange between ranks into an operation, a rank that received has no cause to tell.
+    Where a compiler has put the exchange between ranks into an operation, a rank that received has no cause to tell. Of
+    another step, only what was made before it was received counts.
     """
+    if one.run > other.run:
+        was_made = one.came_by is None and one.rank != other.rank and one.timestamp < other.timestamp
+        return was_made and other.came_by is not None
 
     def key(finding: Finding) -> tuple[int, bool, bool, int]:
         is_unexplained = finding.cause.kind == UNEXPLAINED.kind
@@ -206,15 +228,19 @@ def _arrivals(first: Finding, reports: Sequence[RunReport], later: Sequence[RunR
             found[report.rank] = _arrival(report.findings[0])
 
     for report in reports:
-        if report.run >= first.run:
+        # A rank that counts fewer steps has received it in an earlier one.
+        received = report.findings and report.findings[0].came_by is not None
+        if report.run >= first.run or (received and report.findings[0].timestamp > first.timestamp):
             note(report)
-    numbers = sorted({run.index for run in later})[:_LATER_RUNS]
+    looked_at: Counter[int] = Counter()
     for run in later[:_MOST_LATER]:
-        if run.index in numbers:
-            try:
+        try:
+            rank = run.open(validate=False).source.task
+            if rank != first.rank and rank not in found and looked_at[rank] < _LATER_RUNS:
+                looked_at[rank] += 1
                 note(search(_facts_of_run(run, later), explained=False))
-            except (OSError, ValueError):
-                continue
+        except (OSError, ValueError):
+            continue
     return tuple(found[rank] for rank in sorted(found))
 
 

@@ -101,7 +101,10 @@ def run(options: argparse.Namespace) -> int:
         _print_bad(report)
         for sentence in copies_sentences(copies):
             print(sentence)
-        _print(found, report, options)
+        # Where checksums have told what ranks share, and that it is the same, no other tensor has to stay equal.
+        _print(
+            found, report, options, is_settled=bool(copies.steps) and copies.first is None and not options.op
+        )
         say([*coverage.remarks, *session.notices])
     if report.is_bad or copies.first is not None:
         return 1
@@ -119,13 +122,22 @@ def _print_bad(report: Report) -> None:
         print(f"{who} went bad first{whom}: run {bad.run}, step {bad.step}, {bad.node.name}{line}.")
 
 
-def _print(found: RankComparison, report: Report, options: argparse.Namespace) -> None:
+def _print(found: RankComparison, report: Report, options: argparse.Namespace, *, is_settled: bool) -> None:
     if not found.runs:
         print("No run was recorded by two ranks.")
         return
     named = ", ".join(map(str, found.ranks))
     print(f"{found.runs} runs of ranks {named} compared: {found.equal} watches equal in all of them.")
-    if found.first is not None:
+    if found.first is not None and is_settled:
+        first = found.first
+        print(
+            f"\n{len(found.diverged)} watches of tensors that ranks do not share were equal at first and then not, "
+            f"first {first.tensor} in run {first.run}."
+        )
+        if options.all:
+            print()
+            _print_differences(found.diverged, found)
+    elif found.first is not None:
         first = found.first
         print(
             f"\n{first.tensor} diverged first: run {first.run}, step {first.step}, "

@@ -109,6 +109,7 @@ class Children:
         self._commands: dict[int, tuple[str, ...]] = {}
         self._watched: set[int] = set()
         self._joined: set[int] = set()
+        self._copies: set[int] = set()
         self._started: set[int] = set()
         self._data_workers: set[int] = set()
         self._noticed: dict[int, float] = {}
@@ -212,6 +213,11 @@ class Children:
         if is_helper(command) or is_launcher(command):
             return True
         parent = self._parents.get(pid, 0)
+        if parent in self._joined | self._copies and command == command_of(parent):
+            self._copies.add(
+                pid
+            )  # forked by one that is watched: it joins when it trains, and may only load data
+            return True
         copied = command == self._commands.get(parent)
         return parent in self._found and (copied or _mentions(command, _OF_MULTIPROCESSING))
 

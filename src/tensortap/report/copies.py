@@ -16,12 +16,16 @@ def described(apart: Apart) -> str:
     >>> from tensortap.records.copies import Copied
     >>> described(Apart(Copied("gradient", "model/weight"), "diverged", 3, 2, (1,), (0, 1, 2)))
     'the gradient of model/weight'
+    >>> described(Apart(Copied("parameter", "model/weight", "of ranks 2, 3"), "diverged", 3, 2, (2,), (2, 3)))
+    'model/weight (of ranks 2, 3)'
     """
     kind, name, part, _ = apart.copied
     whole = (
         name if kind == "parameter" else f"the {kind} {name}" if kind == BUFFER else f"the {kind} of {name}"
     )
-    return f"{whole} (the part at {part})" if part else whole
+    if not part:
+        return whole
+    return f"{whole} ({part})" if part.startswith("of ranks ") else f"{whole} (the part at {part})"
 
 
 def copies_sentences(found: CopyComparison, *, is_short: bool = False) -> list[str]:

@@ -77,3 +77,4 @@ def test_a_slow_rank_and_buffers_of_each_ranks_own(compared, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "Rank 2" in told
     assert "network/module/1/running_mean" in told
+    assert "diverged first" not in told, "what ranks share is the same: what else they do may differ"

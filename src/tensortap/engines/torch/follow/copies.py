@@ -13,6 +13,7 @@ from tensortap.engines.torch.memory import asking_no_class, readable
 from tensortap.engines.torch.program import Program
 from tensortap.engines.torch.shards import shard_of
 from tensortap.records.copies import BUFFER, GRADIENT, PARAMETER, Copied
+from tensortap.records.shard import Shard
 from tensortap.store.checksum import crc32c
 
 __all__ = ["copies", "sums"]
@@ -36,15 +37,21 @@ def copies(program: Program) -> Iterator[tuple[Copied, torch.Tensor]]:
         shard = shard_of(parameter)
         if shard is None and id(parameter) in sliced:
             continue
-        if shard is not None and not all(each.startswith(("Shard", "Replicate")) for each in shard.placement):
-            continue  # sums of which each rank has a summand
+        if _is_summand(shard):
+            continue
         part = meant.get(id(parameter), "") if shard is None else shard.key
         is_meant = shard is not None or id(parameter) in meant
-        if parameter.grad is not None:
+        # Under sequence parallelism gradients of norms are summands, until the optimizer has them added up.
+        if parameter.grad is not None and not _is_summand(shard_of(parameter.grad)):
             yield Copied(GRADIENT, path, part, is_meant), parameter.grad
         yield Copied(PARAMETER, path, part, is_meant), parameter
     for path, buffer in program.buffers():
         yield Copied(BUFFER, path), buffer
+
+
+def _is_summand(shard: Shard | None) -> bool:
+    """Whether the whole is a sum, of which each rank has a part that is its own."""
+    return shard is not None and not all(each.startswith(("Shard", "Replicate")) for each in shard.placement)
 
 
 def _wrapped(program: Program) -> tuple[dict[int, str], set[int]]:
