@@ -97,6 +97,14 @@ def test_the_one_that_stood_still_first_is_named_first():
     assert [each.rank for each in Coverage(ranks, world=3).troubled] == [2, 1, 0]
 
 
+def test_the_rank_that_a_launcher_killed_while_it_waited_comes_after_the_one_that_was_killed():
+    ranks = (
+        RankState(0, "died", seen=1000, still_secs=9, call=COLLECTIVE),
+        RankState(1, "died", seen=1000, still_secs=1, call="time.sleep"),
+    )
+    assert [each.rank for each in Coverage(ranks, world=2).troubled] == [1, 0]
+
+
 def test_a_process_says_what_becomes_of_it(tmp_path):
     presence = Presence(tmp_path, world_size=lambda: 2, beat_secs=0.01)
     presence.begin_run(3, 30, 1)

@@ -223,13 +223,14 @@ class Coverage:
     @property
     def troubled(self) -> tuple[RankState, ...]:
         """The ranks that neither have ended nor go on, the one that stood still first before the others."""
-        # What ended without a word comes before what an error of its own told, which may be the consequence.
+        # What ended without a word comes before what an error of its own told, which may be the consequence; so may
+        # be the end of one that waited for others, whom a launcher kills.
         return tuple(
             sorted(
                 (each for each in self.ranks if each.is_trouble),
                 key=lambda each: (
                     each.state == "failed",
-                    each.lives and each.waits,
+                    (each.waits, each.waits and each.lives),
                     each.seen - each.still_secs,
                     each.rank,
                 ),
