@@ -32,7 +32,7 @@ def test_nan_counts(any_kernel, array):
 
 
 @pytest.mark.parametrize("dtype", ARRAY_DTYPES)
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 2111, 2112, 2113, 5000])
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 2111, 2112, 2113, 8257])
 def test_every_dtype_at_the_edges_of_blocks(any_kernel, dtype, size):
     array = random_array(dtype, size, seed=size)
     assert_summary(any_kernel.summary(array), summary_of(array))
