@@ -214,9 +214,8 @@ class Children:
             return True
         parent = self._parents.get(pid, 0)
         if parent in self._joined | self._copies and command == command_of(parent):
-            self._copies.add(
-                pid
-            )  # forked by one that is watched: it joins when it trains, and may only load data
+            # Forked by one that is watched: it joins when it trains, and may only load data.
+            self._copies.add(pid)
             return True
         copied = command == self._commands.get(parent)
         return parent in self._found and (copied or _mentions(command, _OF_MULTIPROCESSING))

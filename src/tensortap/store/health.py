@@ -223,9 +223,8 @@ class HealthLog:
             known = ids if ids is not None else np.zeros(0, np.uint32)
             ids = np.concatenate([known, np.zeros(len(table) - len(known), np.uint32)])
             self._ids_by_table[table] = ids
-        new = sorted(
-            set(keys[ids[keys] == 0].tolist())
-        )  # `np.unique` imports a package for masked arrays first
+        # Not by `np.unique`, which imports a package for masked arrays first.
+        new = sorted(set(keys[ids[keys] == 0].tolist()))
         if new:
             names = [
                 (tensor_name(node, slot), debug_op, device)
