@@ -18,8 +18,8 @@ constexpr int kNotSummarised = -1;  // in place of kinds of bad values, which ar
 
 class Recording {
  public:
-  Recording(const Decoder& decoder, Taps& taps, Run& run, const int8_t* dtype_codes, SummaryKernel summarise)
-      : decoder_(decoder), taps_(taps), run_(run), summarise_(summarise) {
+  Recording(const Decoder& decoder, Taps& taps, Run& run, const int8_t* dtype_codes, SummaryKernel kernel)
+      : decoder_(decoder), taps_(taps), run_(run), summarise_(kernel) {
     std::memcpy(dtype_codes_, dtype_codes, sizeof dtype_codes_);
   }
 
