@@ -218,10 +218,14 @@ static void visit_wide(void *state, int dtype, const void *elements, int64_t n) 
 
 static void visit_scaled(void *state, int dtype, const void *elements, int64_t n) {
     State *s = state;
-    _Alignas(32) double buffer[LONG_BLOCK];
-    const double *values = as_doubles(s->isa, dtype, elements, n, buffer);
-    for (int64_t i = 0; i < n; i++) buffer[i] = values[i] * 0x1p-600;
-    add_f64(s, buffer, n);
+    _Alignas(32) double buffer[BLOCK];
+    /* A long block piece by piece: threads of the program may have small stacks. */
+    for (const char *at = elements; n > 0; at += BLOCK * dtype_size(dtype), n -= BLOCK) {
+        const int64_t count = n < BLOCK ? n : BLOCK;
+        const double *values = as_doubles(s->isa, dtype, at, count, buffer);
+        for (int64_t i = 0; i < count; i++) buffer[i] = values[i] * 0x1p-600;
+        add_f64(s, buffer, count);
+    }
 }
 
 /* The user's program may flush denormals, trap on NaN, or read the exception flags: none of that may reach

@@ -213,7 +213,7 @@ class Children:
         if is_helper(command) or is_launcher(command):
             return True
         parent = self._parents.get(pid, 0)
-        if parent in self._joined | self._copies and command == command_of(parent):
+        if (parent in self._joined or parent in self._copies) and command == command_of(parent):
             # Forked by one that is watched: it joins when it trains, and may only load data.
             self._copies.add(pid)
             return True
