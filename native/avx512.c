@@ -63,7 +63,7 @@ ISA static void clean_f32(const float *x, int64_t n, float shift, Block *out) {
     begin_sums(&s);
     int64_t i = 0, padding = 0;
     for (; i + 16 <= n; i += 16) {
-        PREFETCH(x + i);
+        if (n > SMALL) PREFETCH(x + i);
         step_f32(&s, &min, &max, _mm512_loadu_ps(x + i), wide_shift);
     }
     if (i < n) {
@@ -91,7 +91,7 @@ ISA static void clean_f64(const double *x, int64_t n, double shift, Block *out) 
     begin_sums(&s);
     int64_t i = 0, padding = 0;
     for (; i + 16 <= n; i += 16) {
-        PREFETCH(x + i);
+        if (n > SMALL) PREFETCH(x + i);
         step_f64(&s, &min, &max, _mm512_loadu_pd(x + i), _mm512_loadu_pd(x + i + 8), first);
     }
     if (i < n) {

@@ -3,9 +3,26 @@
 
 #include "summary.h"
 
+/* Most tensors lie in one piece, in the order of their dimensions; there is nothing to put in order then. */
+static int is_in_one_piece(Layout *l) {
+    int64_t count = 1;
+    for (int i = l->rank - 1; i >= 0; i--) {
+        if (l->size[i] != 1 && l->stride[i] != count * l->itemsize) return 0;
+        count *= l->size[i];
+    }
+    if (count == 0) return 0;
+    l->rank = 1;
+    l->size[0] = l->count = count;
+    l->stride[0] = l->itemsize;
+    l->repeat = 1.0;
+    l->contiguous = 1;
+    return 1;
+}
+
 /* Statistics do not depend on the order of elements, so a transposed tensor is read in memory order. */
 void layout_normalise(Layout *l) {
     int rank = 0;
+    if (is_in_one_piece(l)) return;
     l->count = 1;
     l->repeat = 1.0;
     for (int i = 0; i < l->rank; i++) { /* first of all: the other sizes of an empty tensor can be anything */

@@ -171,7 +171,7 @@ typedef void (*Visit)(void *state, int dtype, const void *elements, int64_t n);
 
 /* Call `visit` with all elements, block by block. What is strided or misaligned is copied block by block. */
 static void each_block(Layout *l, int dtype, Visit visit, void *state) {
-    int64_t block = FIRST_BLOCK;
+    int64_t block = l->count <= SMALL ? SMALL : FIRST_BLOCK;
     if (l->contiguous && (uintptr_t)l->data % (unsigned)alignment_of(dtype) == 0) {
         const char *at = l->data, *end = at + l->count * l->itemsize;
         const int64_t full = dtype == FLOAT32 || dtype == FLOAT64 ? LONG_BLOCK : BLOCK;
@@ -229,19 +229,63 @@ static void visit_scaled(void *state, int dtype, const void *elements, int64_t n
 }
 
 /* The user's program may flush denormals, trap on NaN, or read the exception flags: none of that may reach
- * these loops, and nothing of theirs may reach the program. */
+ * these loops, and nothing of theirs may reach the program. To write the register takes longer than to read it, and most
+ * programs have it as it is at first, but for flags that they raised long ago. */
 #if defined(__SSE2__)
-#define ENTER_FLOATS unsigned saved_floats = _mm_getcsr(); _mm_setcsr(0x1f80)
-#define LEAVE_FLOATS _mm_setcsr(saved_floats)
+#define FLOATS_AT_FIRST 0x1f80u
+#define FLOAT_FLAGS 0x3fu
+#define ENTER_FLOATS                       \
+    unsigned saved_floats = _mm_getcsr(); \
+    if ((saved_floats & ~FLOAT_FLAGS) != FLOATS_AT_FIRST) _mm_setcsr(FLOATS_AT_FIRST)
+#define LEAVE_FLOATS \
+    if (_mm_getcsr() != saved_floats) _mm_setcsr(saved_floats)
 #else
 #define ENTER_FLOATS
 #define LEAVE_FLOATS
 #endif
 
+/* A small tensor in one piece without special values: nearly all that a program of many small ops has. The same as below,
+ * without what it takes to go on after the first block; 0 if it has to be done so. */
+static int summarise_small(const Isa *isa, int dtype, const Layout *l, double lower, double upper, Summary *out) {
+    const int64_t n = l->count;
+    if (!l->contiguous || n == 0 || n > SMALL || (uintptr_t)l->data % (unsigned)l->itemsize != 0) return 0;
+    Block b;
+    double shift;
+    if (dtype == FLOAT32) {
+        shift = *(const float *)l->data;
+        isa->clean_f32((const float *)l->data, n, (float)shift, &b);
+    } else if (dtype == FLOAT64) {
+        shift = *(const double *)l->data;
+        isa->clean_f64((const double *)l->data, n, shift, &b);
+    } else {
+        return 0;
+    }
+    /* Bounds that are infinite or NaN are none. Of a first element that is not finite, a sum tells. */
+    if (!isfinite(b.sum) || !isfinite(b.squares)) return 0;
+    if ((isfinite(lower) && b.min <= lower) || (isfinite(upper) && b.max >= upper)) return 0;
+    if (b.max > HUGE_MAGNITUDE || b.min < -HUGE_MAGNITUDE) return 0;
+    const double count = (double)n, distance = b.sum / count, deviations = b.squares - b.sum * distance;
+    *out = (Summary){
+        .elements = count * l->repeat,
+        .negative = (double)b.negative * l->repeat,
+        .zero = (double)b.zero * l->repeat,
+        .positive = (double)(n - b.negative - b.zero) * l->repeat,
+        .min = b.min + 0.0,
+        .max = b.max + 0.0,
+        .mean = shift + distance,
+        .variance = (deviations > 0 ? deviations : 0) / count,
+    };
+    return 1;
+}
+
 void summarise(const Isa *isa, int dtype, Layout *layout, double lower, double upper, Summary *out) {
     State s;
     ENTER_FLOATS;
     layout_normalise(layout);
+    if (summarise_small(isa, dtype, layout, lower, upper, out)) {
+        LEAVE_FLOATS;
+        return;
+    }
     begin(&s, isa, lower, upper);
     each_block(layout, dtype, is_wide(dtype) ? visit_wide : visit_narrow, &s);
     double total = (double)layout->count, repeat = layout->repeat;

@@ -16,8 +16,11 @@
 #define BLOCK 2048
 /* Those that are read where they lie, without conversion, can be longer: there is less to merge. */
 #define LONG_BLOCK 8192
-/* The first block is short: its shift is a single element, which may be an outlier. */
+/* The first block is short: its shift is a single element, which may be an outlier. Around an element the sum of squares is
+ * at most n + 1 times as large as around the mean, so up to SMALL elements the whole tensor is one block: that takes no
+ * more than the last ten of 53 bits. */
 #define FIRST_BLOCK 64
+#define SMALL 1024
 /* Elements from which the caller lets other Python threads run; below it the switch costs more than it frees. */
 #define BIG 16384
 
