@@ -51,6 +51,8 @@ struct Call {
   uint64_t run = 0;
   int32_t entry = kNone, forward = kNone, owner = 0;
   uint64_t site = 0, begin = 0, arguments = 0;  // as in Variant
+  size_t position = 0;  // in the sequence of its run
+  bool is_as_last = false;  // so far: like the call that stood there last
   int32_t known = kNone;  // a node that differs at most in its output types, and in where its inputs come from
   CallKind kind;  // of one without such a node
   int uncaught = 0;

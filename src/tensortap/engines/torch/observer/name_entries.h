@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "decoder.h"
+#include "sequences.h"
 #include "values.h"
 
 namespace tensortap {
@@ -24,10 +25,8 @@ struct Variant {
 struct NameEntry {
   static constexpr int kMaxVariants = 8;
 
-  int32_t family = kNone;
-  uint32_t number = 0;  // in its family
   c10::SmallVector<Variant, 1> variants;
-  int32_t gradient_scope = kNone, inner_scope = kNone;
+  int32_t inner_scope = kNone;
   uint8_t next_victim = 0, argument_changes = 0, shape_changes = 0;
   bool arguments_vary = false;
   c10::SmallVector<uint32_t, 1> varying;  // for each output, which of its dimensions vary, as bits
@@ -67,34 +66,42 @@ class NameEntries {
   NameEntry& operator[](int32_t entry) { return entries_[size_t(entry)]; }
   const NameEntry& operator[](int32_t entry) const { return entries_[size_t(entry)]; }
 
+  // The scope of the gradients of an op; -1 if nobody has asked for it yet. The backward pass asks for one after the other.
+  int32_t& gradient_scope(int32_t entry) {
+    if (size_t(entry) >= gradient_scopes_.size()) gradient_scopes_.resize(entries_.size(), kNone);
+    return gradient_scopes_[size_t(entry)];
+  }
+
   void begin_run(uint64_t run) {
     run_ = run;
     position_ = 0;
+    sequences_.begin_run();
   }
 
   // The entry of the next thing called so in this run.
   int32_t next(int32_t scope, int32_t label) {
     const uint64_t key = (uint64_t(uint32_t(scope)) << 32) | uint32_t(label);
-    // Most often it is the one that followed in the last run too, and close to the last one in memory.
     const size_t position = position_;
-    if (position < sequence_.size()) {
-      const NameEntry& expected = entries_[sequence_[position]];
-      Family& family = families_[expected.family];
-      const uint32_t count = family.run == run_ ? family.count : 0;
-      if (family.key == key && expected.number == count) {
-        family.run = run_;
-        family.count = count + 1;
-        position_ = position + 1;
-        prefetch(position);
-        return sequence_[position];
-      }
+    if (is_expected(position, key)) {
+      position_ = position + 1;
+      const std::vector<Step>& sequence = sequences_.present();
+      if (position + 2 < sequence.size()) __builtin_prefetch(&sequence[position + 2]);
+      return sequence[position].entry;
     }
-    const int32_t entry = look_up(key, scope, label);  // may throw, and then this position is still free
-    if (position >= sequence_.size()) sequence_.resize(position + 1, entry);
-    sequence_[position] = entry;
+    const Step step = look_up(key, scope, label);  // may throw, and then this position is still free
+    std::vector<Step>& sequence = sequences_.present();
+    if (position < sequence.size()) {
+      sequence[position] = step;
+    } else {
+      sequence.push_back(step);
+    }
     position_ = position + 1;
-    return entry;
+    return step.entry;
   }
+
+  // Where the next name of the run will stand; once it is there, `step` tells what is known of it.
+  size_t position() const { return position_; }
+  Step& step(size_t position) { return sequences_.present()[position]; }
 
   // For something that is no op, and named by Python.
   int32_t reserve() {
@@ -103,14 +110,32 @@ class NameEntries {
   }
 
  private:
-  // What the next names will need comes into the cache while the op computes: the entry after the next, and the family of the next.
-  void prefetch(size_t position) const {
-    if (position + 2 >= sequence_.size()) return;
-    const auto* entry = reinterpret_cast<const char*>(&entries_[size_t(sequence_[position + 2])]);
-    for (size_t at = 0; at < sizeof(NameEntry); at += 64) __builtin_prefetch(entry + at);
-    __builtin_prefetch(entry + sizeof(NameEntry) - 1);
-    const int32_t family = entries_[size_t(sequence_[position + 1])].family;
-    if (family != kNone) __builtin_prefetch(&families_[size_t(family)]);
+  // Whether the name is the one that stands at this position. While all were, how often each has been is known by that.
+  bool is_expected(size_t position, uint64_t key) {
+    const std::vector<Step>& sequence = sequences_.present();
+    const bool is_noted = position < sequence.size() && sequence[position].key == key;
+    if (sequences_.is_followed()) {
+      if (is_noted || sequences_.turn(position, key)) return true;
+      count_again(position);
+      return false;
+    }
+    if (!is_noted) return false;
+    Family& family = families_[size_t(sequence[position].family)];
+    const uint32_t count = family.run == run_ ? family.count : 0;
+    if (sequence[position].number != count) return false;
+    family.run = run_;
+    family.count = count + 1;
+    return true;
+  }
+
+  // From here on names are counted.
+  void count_again(size_t position) {
+    const std::vector<Step>& sequence = sequences_.present();
+    for (size_t i = 0; i < position; ++i) {
+      Family& family = families_[size_t(sequence[i].family)];
+      family.run = run_;
+      family.count = sequence[i].number + 1;
+    }
   }
 
   // All entries of one label in one scope, in the order of a run.
@@ -121,7 +146,7 @@ class NameEntries {
     std::vector<int32_t> entries;
   };
 
-  int32_t look_up(uint64_t key, int32_t scope, int32_t label) {
+  Step look_up(uint64_t key, int32_t scope, int32_t label) {
     auto found = family_numbers_.find(key);
     if (found == family_numbers_.end()) {
       found = family_numbers_.emplace(key, int32_t(families_.size())).first;
@@ -139,20 +164,20 @@ class NameEntries {
       decoder_.tell("new_entry", "iiiI", int(entries_.size()), scope, label, number);
       families_[which].entries.push_back(int32_t(entries_.size()));
       entries_.emplace_back();
-      entries_.back().family = which;
-      entries_.back().number = number;
     }
     families_[which].count = number + 1;
-    return families_[which].entries[number];
+    Step step{key, families_[which].entries[number], which, number};
+    return step;
   }
 
   const Decoder& decoder_;
   uint64_t run_ = 0;
   size_t position_ = 0;  // names given so far in this run
   std::vector<NameEntry> entries_;
+  std::vector<int32_t> gradient_scopes_;  // by entry
   ska::flat_hash_map<uint64_t, int32_t> family_numbers_;
   std::vector<Family> families_;
-  std::vector<int32_t> sequence_;  // entries in the order of the last run
+  Sequences sequences_;
 };
 
 }  // namespace tensortap

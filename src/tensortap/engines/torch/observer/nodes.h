@@ -37,6 +37,13 @@ class Nodes {
   // Is there a node for this call, as far as can be told before it has run? If not, Python takes a note of the
   // arguments, which are gone when it has.
   void recognise(Call& call, Arguments arguments) {
+    const Step& last = entries_.step(call.position);
+    call.is_as_last = last.version != 0 && last.begin == call.begin && last.arguments == call.arguments &&
+                      last.version == versions_[last.node];
+    if (call.is_as_last) {
+      call.known = last.node;
+      return;
+    }
     NameEntry& entry = entries_[call.entry];
     if (entry.arguments_vary) call.arguments = 0;
     Variant* similar = nullptr;
@@ -76,14 +83,37 @@ class Nodes {
       entry.arguments_vary = true;
       call.arguments = 0;
       call.known = similar->node;
-      entry.remember_only({similar->begin, 0, similar->end, similar->node, similar->kind, similar->site});
+      keep_only(entry, {similar->begin, 0, similar->end, similar->node, similar->kind, similar->site});
       return;
     }
     decoder_.ask("begin", "iO", call.op->index, values.get());
   }
 
-  // The node of a call that has ended. `end` and `kind` tell what its outputs are like, see Variant.
-  int32_t of(Call& call, Outputs outputs, uint64_t end, uint64_t kind) {
+  // The node of a call that has ended. `end` tells what its outputs are like, see Variant.
+  int32_t of(Call& call, Outputs outputs, uint64_t end) {
+    if (call.is_as_last && entries_.step(call.position).end == end) return call.known;
+    const int32_t node = look_up(call, outputs, end);
+    Step& step = entries_.step(call.position);
+    const bool settles = entries_[call.entry].varying.empty();
+    step.version = settles ? versions_[node] : 0;
+    step.node = node;
+    step.plan = 0;
+    step.begin = call.begin;
+    step.arguments = call.arguments;
+    step.end = end;
+    return node;
+  }
+
+  void report_failure(const Call& call) {
+    WithPython python;
+    Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
+    decoder_.ask("failed", "iiiiiOO", call.op->index, call.entry, call.known, call.kind.similar, call.forward, inputs.get(),
+                 controls.get());
+  }
+
+ private:
+  int32_t look_up(Call& call, Outputs outputs, uint64_t end) {
+    const uint64_t kind = kind_of(outputs);
     int32_t found = entries_[call.entry].find(call.begin, call.arguments, end);
     if (found == kNone) found = of_any_shape(call.entry, call.begin, call.arguments, outputs, kind);
     if (found == kNone) found = rewired(call, end, kind);
@@ -105,13 +135,26 @@ class Nodes {
     return node;
   }
 
-  void report_failure(const Call& call) {
-    WithPython python;
-    Object inputs(number_tuple(call.inputs)), controls(number_tuple(call.controls));
-    decoder_.ask("failed", "iiiiiOO", call.op->index, call.entry, call.known, call.kind.similar, call.forward, inputs.get(),
-                 controls.get());
+  // Dtypes, ranks and devices.
+  static uint64_t kind_of(Outputs outputs) {
+    uint64_t kind = outputs.size();
+    for (const at::Tensor* tensor : outputs) {
+      kind = mix(mix(kind, uint64_t(tensor->scalar_type())), uint64_t(rank_of(*tensor)));
+      if (is_wrapper(*tensor)) continue;
+      kind = mix(kind, uint64_t(tensor->device().type()) << 8 | uint8_t(tensor->device().index()));
+    }
+    return kind;
   }
 
+  // One variant stands for all from now on. The nodes of the others are not found any more, wherever they were noted.
+  void keep_only(NameEntry& entry, Variant kept) {
+    for (const Variant& each : entry.variants) {
+      if (each.node != kept.node) versions_.changed(each.node);
+    }
+    entry.remember_only(kept);
+  }
+
+ public:
   // ---- of what no op has made ----
 
   // A tensor that came from nowhere.
@@ -167,7 +210,7 @@ class Nodes {
     }
     kept.end = outputs.size();
     for (size_t i = 0; i < outputs.size(); ++i) kept.end = mix(kept.end, spec_but(*outputs[i], entry.varying[i]));
-    entry.remember_only(kept);
+    keep_only(entry, kept);
     return kept.node;
   }
 

@@ -131,7 +131,9 @@ class Observer {
     call.uncaught = std::uncaught_exceptions();
     call.is_by_program = thread.observer == this;
     inputs_.read(call, arguments);
-    call.entry = entries.next(scopes.of(call), op->label);
+    const int32_t scope = scopes.of(call);
+    call.position = entries.position();
+    call.entry = entries.next(scope, op->label);
     inputs_.name_unnamed(call);
     sign(call, line);
     nodes_.recognise(call, arguments);
@@ -252,15 +254,14 @@ class Observer {
 
   // Makes the outputs known by their places; the node they are of.
   int32_t name_outputs(Call& call) {
-    uint64_t kind = outputs_.size(), end = kind;
+    static const c10::SmallVector<uint32_t, 1> kNoneVaries;
+    const auto& varying = call.is_as_last ? kNoneVaries : entries[call.entry].varying;
+    uint64_t end = outputs_.size();
     for (size_t slot = 0; slot < outputs_.size(); ++slot) {
       const at::Tensor& tensor = *outputs_[slot];
       uint64_t spec;
       const Place place = place_of(tensor, &spec);
-      const auto& varying = entries[call.entry].varying;
       end = mix(end, slot < varying.size() ? spec_but(tensor, varying[slot]) : spec);
-      kind = mix(mix(kind, uint64_t(tensor.scalar_type())), uint64_t(rank_of(tensor)));
-      if (!is_wrapper(tensor)) kind = mix(kind, uint64_t(tensor.device().type()) << 8 | uint8_t(tensor.device().index()));
       if (call.has_written(tensor)) {
         if (Memory* memory = run.values.memory_at(place)) {
           memory->version += 1;
@@ -274,7 +275,7 @@ class Observer {
       run.values.assign(tensor, place, value);
       if (call.owner != 0) scopes.own(value, call.owner);
     }
-    return nodes_.of(call, outputs_, end, kind);
+    return nodes_.of(call, outputs_, end);
   }
 
   void note_execution(int64_t call) {
@@ -296,13 +297,28 @@ class Observer {
       const at::Tensor& tensor = *outputs_[slot];
       const Value value = value_of(call.entry, slot);
       const bool is_there = contents_.settle(call, node, slot, tensor);
-      const int found = is_there ? recording.emit(node, slot, tensor, fresh, began, value) : kNotSummarised;
+      const int found =
+          is_there ? recording.emit(taps_of(call, node, slot), node, slot, tensor, fresh, began, value) : kNotSummarised;
       if (found > 0) kinds |= found;
       bad.note(value, found == kNotSummarised ? inherited : found);
     }
     // The first bad value, or the first NaN that comes of infinities.
     if (kinds != 0) kinds = inherited == 0 ? kinds : kinds & KIND_NAN & ~inherited;
     if (kinds != 0) bad.show(&call, node, outputs_, kinds, began);
+  }
+
+  // Those of the first output are noted where the node is found, if there is no more than one.
+  c10::ArrayRef<Tap> taps_of(const Call& call, int32_t node, size_t slot) {
+    if (slot != 0) return taps_.of(*run.plan, node, slot);
+    Step& step = entries.step(call.position);
+    const bool is_noted = step.node == node && step.version == versions_[node];
+    if (is_noted && step.plan == run.plan->number) return step.has_tap() ? c10::ArrayRef<Tap>(step.tap) : c10::ArrayRef<Tap>();
+    const auto taps = taps_.of(*run.plan, node, slot);
+    if (is_noted && taps.size() <= 1) {
+      step.plan = run.plan->number;
+      step.tap = taps.empty() ? Step::kNoTap : taps[0];
+    }
+    return taps;
   }
 
   Operators operators_{decoder};

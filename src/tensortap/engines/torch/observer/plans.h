@@ -4,6 +4,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <vector>
 
 #include "decoder.h"
@@ -31,6 +32,10 @@ struct Plan {
   std::vector<Node> nodes;
   std::vector<LaneUse> last_use;  // by lane
   bool watches = false;
+  const uint32_t number = next_number++;  // from 1 on; no two plans share one
+
+ private:
+  static inline std::atomic<uint32_t> next_number{1};
 };
 
 // Numbers of nodes are used again for others, and what was remembered of them is void then.

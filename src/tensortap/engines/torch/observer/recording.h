@@ -59,7 +59,12 @@ class Recording {
   // known to be the same memory, unwritten since, its summary is this one's.
   int emit(int32_t node, size_t slot, const at::Tensor& tensor, bool fresh, int64_t& time, Value value = kNoValue,
            Value same = kNoValue) {
-    const auto taps = taps_.of(*run_.plan, node, slot);
+    return emit(taps_.of(*run_.plan, node, slot), node, slot, tensor, fresh, time, value, same);
+  }
+
+  // For whoever knows what is watched of it.
+  int emit(c10::ArrayRef<Tap> taps, int32_t node, size_t slot, const at::Tensor& tensor, bool fresh, int64_t& time,
+           Value value = kNoValue, Value same = kNoValue) {
     if (taps.empty()) return kNotSummarised;
     if (!fresh && is_freed(tensor)) {
       decoder_.tell("without_data", "in", node, Py_ssize_t(slot));

@@ -124,11 +124,10 @@ class Scopes {
     const int32_t forward = forward_ops.entry_of(sequence);
     if (forward != kNone) {
       call.forward = forward;
-      if (entries_[forward].gradient_scope == kNone) {
-        const int32_t made = int32_t(decoder_.number("gradient_scope", "i", forward));
-        entries_[forward].gradient_scope = made;
-      }
-      return entries_[forward].gradient_scope;
+      const int32_t known = entries_.gradient_scope(forward);
+      if (known != kNone) return known;
+      const int32_t made = int32_t(decoder_.number("gradient_scope", "i", forward));
+      return entries_.gradient_scope(forward) = made;
     }
     auto* accumulate = sequence == kNoSequence ? dynamic_cast<torch::autograd::AccumulateGrad*>(&running) : nullptr;
     if (accumulate != nullptr) {
