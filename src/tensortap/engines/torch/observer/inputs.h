@@ -29,11 +29,10 @@ class Inputs {
   // Takes note of the tensors among the arguments and hashes everything else.
   void read(Call& call, Arguments arguments) {
     unnamed_.clear();
-    const auto& may_write = call.op->written;
-    const bool writes = call.op->writes(arguments);
+    const uint64_t written = call.op->written_by(arguments);
     uint64_t hash = 0;
     for (size_t i = 0; i < arguments.size(); ++i) {
-      hash = read_argument(call, arguments[i], hash, writes && i < may_write.size() && may_write[i]);
+      hash = read_argument(call, arguments[i], hash, i < 64 && (written >> i & 1) != 0);
     }
     call.arguments = hash;
   }
@@ -102,7 +101,7 @@ class Inputs {
     if (bad_.are_sought()) call.tensors.add(tensor);
     const Place place = place_of(tensor);
     Origin* origin = run_.values.find(place);
-    if (origin == nullptr && scopes_.outside_modules.in_optimizer && decoder_.number("find_new_state", nullptr) != 0) {
+    if (origin == nullptr && scopes_.may_have_new_state() && decoder_.number("find_new_state", nullptr) != 0) {
       origin = run_.values.find(place);
     }
     if (origin == nullptr) {

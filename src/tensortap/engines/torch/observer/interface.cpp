@@ -178,6 +178,7 @@ EXPORT void tt_add_module(Observer* observer, int64_t module, int scope) {
 
 EXPORT Scope* tt_scope(Observer* observer) { return &observer->scopes.outside_modules; }
 
+EXPORT void tt_expect_state(Observer* observer, PyObject* state) { observer->scopes.expect_state(state); }
 EXPORT void tt_step_in_frame(Observer* observer, PyObject* frame) { observer->scopes.step_in_frame(frame); }
 
 EXPORT int tt_covers(int64_t tensor) {

@@ -140,6 +140,7 @@ class KnownSources:
             outside.steps(scope, optimizer)
         else:
             outside.name_optimizer_state(scope, optimizer)
+        self._library.tt_expect_state(self._observer.handle, optimizer.state)
 
     def _name_known_state(self, optimizer: Optimizer, where: int) -> bool:
         return bool(self._library.tt_name_state(self._observer.handle, optimizer, where))

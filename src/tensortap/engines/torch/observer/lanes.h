@@ -142,6 +142,7 @@ struct Lane {
 
 // Whether the elements lie in host memory as they are, and all of them do.
 inline bool is_plain(const at::Tensor& tensor) {
+  if (is_usual(tensor)) return tensor.is_cpu() && covers(tensor);
   return !is_wrapper(tensor) && tensor.device().is_cpu() && has_plain_storage(tensor) && !tensor.is_conj() &&
          !tensor.is_neg() && !tensor.is_quantized() && covers(tensor);
 }

@@ -42,6 +42,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_hooks": (_OBJECT, (_POINTER,)),
     "tt_add_module": (None, (_POINTER, _LONG, _INT)),
     "tt_scope": (_POINTER, (_POINTER,)),
+    "tt_expect_state": (None, (_POINTER, ctypes.py_object)),
     "tt_step_in_frame": (None, (_POINTER, ctypes.py_object)),
     "tt_covers": (_INT, (_LONG,)),
     "tt_next": (_INT, (_POINTER, _INT, _INT)),

@@ -23,8 +23,16 @@ inline const void* memory_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
 }
 
+// Whether a tensor is what nearly all are: dense, its elements as they are, in a storage. Of others more has to be asked.
+inline bool is_usual(const at::Tensor& tensor) {
+  constexpr auto keys = c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                        c10::autocast_dispatch_keyset | c10::backend_bitset_mask;
+  return (tensor.key_set().raw_repr() & ~keys.raw_repr()) == 0 && has_storage(tensor);
+}
+
 // Whether a tensor is known by the storage it lies in.
 inline bool has_plain_storage(const at::Tensor& tensor) {
+  if (is_usual(tensor)) return true;
   if (!has_storage(tensor) || (is_wrapper(tensor) && memory_of(tensor) == nullptr)) return false;
   return tensor.layout() == c10::kStrided && !tensor.is_nested();
 }
@@ -32,9 +40,13 @@ inline bool has_plain_storage(const at::Tensor& tensor) {
 // Whether there is memory behind every element of a tensor whose elements lie in its storage.
 inline bool covers(const at::Tensor& tensor) {
   if (!has_storage(tensor)) return false;
-  if (tensor.numel() == 0) return true;
-  int64_t extent = tensor.storage_offset() + 1;
-  for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
+  const int64_t count = tensor.numel();
+  if (count == 0) return true;
+  int64_t extent = tensor.storage_offset() + count;
+  if (!tensor.is_contiguous()) {
+    extent = tensor.storage_offset() + 1;
+    for (int64_t i = 0; i < tensor.dim(); ++i) extent += (tensor.size(i) - 1) * tensor.stride(i);
+  }
   const size_t nbytes = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
   return memory_of(tensor) != nullptr && nbytes >= size_t(extent) * tensor.element_size();
 }

@@ -15,16 +15,6 @@ inline PyObject* wrapped(Outputs outputs) {
   return tuple.release();
 }
 
-// What an output is like, apart from dimensions that vary.
-inline uint64_t spec_but(const at::Tensor& tensor, uint32_t varying) {
-  uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(rank_of(tensor)));
-  if (!has_plain_storage(tensor)) return hash;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (i >= 32 || (varying >> i & 1) == 0) hash = mix(hash, uint64_t(tensor.size(i)));
-  }
-  return hash;
-}
-
 class Nodes {
  public:
   Nodes(const Decoder& decoder, NameEntries& entries, NodeVersions& versions, Taps& taps, Run& run)

@@ -122,6 +122,7 @@ class Observer {
       leave_out();
       return;
     }
+    prefetch(arguments);
     const Line line = codes_.first_user_line([this](PyObject* code) { return classify(code); });
     if (line.prints || op->index == kNone) return;
     if (op->is_collective && run.met == 0) run.met = recording.now();
@@ -193,6 +194,14 @@ class Observer {
   // Over the limits, ops are only counted.
   void leave_out() {
     if (run.unrecorded++ == 0) decoder.tell("limit_reached");
+  }
+
+  // While the line is looked for, what is known of the tensors comes into the cache.
+  void prefetch(Arguments arguments) const {
+    any_tensor(arguments, [this](const at::Tensor& tensor) {
+      if (tensor.defined()) run.values.prefetch(tensor);
+      return false;
+    });
   }
 
   int classify(PyObject* code) { return int(decoder.number("classify", "O", code)); }

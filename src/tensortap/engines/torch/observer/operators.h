@@ -19,32 +19,34 @@
 
 namespace tensortap {
 
-struct Operator {
-  std::string name, overload;
+// What every call asks of it lies together, at the beginning.
+struct alignas(64) Operator {
   int32_t index = kNone;
   int32_t label = kNone;
   bool transparent = false;
   bool is_view = false;
-  bool has_composite = false;
   bool is_communication = false;
   bool keeps_written = false;  // some of what it writes is not among its results
   bool leaves_garbage = false;  // its output is memory as it was found
   bool is_collective = false, is_wait = false;
   bool overwrites = false;  // what it writes into, without a look at it
+  bool last_descends = false;  // see dispatching.h
+  bool has_composite = false;
   int training_argument = kNone;  // it writes only if this argument is true
-  std::vector<uint8_t> written;   // by argument
-  std::optional<c10::OperatorHandle> handle;
-  bool is_built_in = false;
+  uint64_t written = 0;  // arguments, as bits
+  uint64_t last_keys = 0;
   size_t argument_count = 0, return_count = 0;
-  uint64_t last_keys = 0;  // see dispatching.h
-  bool last_descends = false;
+  bool is_built_in = false;
+  std::optional<c10::OperatorHandle> handle;
+  std::string name, overload;
 
-  // Whether a call with these arguments writes to those that it may write to.
-  bool writes(Arguments arguments) const {
-    if (written.empty()) return false;
-    if (training_argument < 0) return true;
+  // Which arguments a call with these writes to.
+  uint64_t written_by(Arguments arguments) const {
+    if (written == 0 || training_argument < 0) return written;
     const size_t place = size_t(training_argument);
-    return place < arguments.size() && arguments[place].kind == Argument::kBoolean && arguments[place].boolean;
+    const bool is_true =
+        place < arguments.size() && arguments[place].kind == Argument::kBoolean && arguments[place].boolean;
+    return is_true ? written : 0;
   }
 };
 
@@ -130,9 +132,9 @@ class Operators {
       const size_t size = op.name.size();
       if (size > ending.size() && op.name.compare(size - ending.size(), ending.size(), ending) == 0) op.overwrites = true;
     }
-    if (PyTuple_Size(written) > 0) op.written.resize(op.argument_count);
     for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
-      op.written[PyLong_AsSize_t(PyTuple_GET_ITEM(written, i))] = 1;
+      const size_t place = PyLong_AsSize_t(PyTuple_GET_ITEM(written, i));
+      if (place < 64) op.written |= uint64_t(1) << place;
     }
   }
 

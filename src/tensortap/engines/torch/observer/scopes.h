@@ -39,6 +39,7 @@ class Scopes {
   void begin_run() {
     outside_modules = Scope{};
     optimizer_frame_ = nullptr;
+    expect_state(nullptr);
     forward_ops.begin_run();
     modules_.clear();
     owners_.clear();
@@ -47,6 +48,7 @@ class Scopes {
   void end_run() {
     modules_.clear();
     owners_.clear();
+    expect_state(nullptr);
   }
 
   // The scope of a call that begins; its forward op or the parameter it is for are noted in it.
@@ -100,6 +102,19 @@ class Scopes {
   void step_in_frame(PyObject* frame) {
     optimizer_frame_ = PyFrame_Check(frame) ? frame : nullptr;
     optimizer_place_ = PyFrame_Check(frame) ? frame_of(frame) : nullptr;
+  }
+
+  // The state of the optimizer that steps, all of which is known now; with the GIL.
+  void expect_state(PyObject* state) {
+    PyObject* before = state_;
+    state_ = state != nullptr && PyDict_Check(state) ? Py_NewRef(state) : nullptr;
+    state_size_ = state_ == nullptr ? 0 : PyDict_GET_SIZE(state_);
+    Py_XDECREF(before);
+  }
+
+  // Whether the optimizer that steps may have made state since, for parameters that had none.
+  bool may_have_new_state() const {
+    return outside_modules.in_optimizer && (state_ == nullptr || PyDict_GET_SIZE(state_) != state_size_);
   }
 
   // A value has to do with a parameter.
@@ -185,6 +200,8 @@ class Scopes {
   std::vector<RunningModule> modules_;
   PyObject* optimizer_frame_ = nullptr;
   const Frame* optimizer_place_ = nullptr;
+  PyObject* state_ = nullptr;
+  Py_ssize_t state_size_ = 0;
   ska::flat_hash_map<Value, int32_t> owners_;
   ska::flat_hash_map<const c10::TensorImpl*, GradientName> parameters_;
   ska::flat_hash_map<const void*, int32_t> module_scopes_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "memory_table.h"
 
 namespace tensortap {
 
@@ -43,23 +44,49 @@ inline int64_t rank_of(const at::Tensor& tensor) {
   return is_wrapper(tensor) && !has_plain_storage(tensor) ? 0 : tensor.dim();
 }
 
-inline uint64_t spec_hash(const at::Tensor& tensor, bool plain) {
-  uint64_t hash = mix(uint64_t(tensor.scalar_type()) + 1, uint64_t(rank_of(tensor)));
-  if (plain) {
-    for (int64_t size : tensor.sizes()) hash = mix(hash, uint64_t(size));
+// A hash of numbers in a row, such as sizes, that does not wait for one before it takes the next.
+class RowHash {
+ public:
+  void add(int64_t number) {
+    sum_ += uint64_t(number) * factor_;
+    factor_ *= 0xD1B54A32D192ED03ull;
   }
-  return hash;
+  uint64_t with(uint64_t hash) const { return mix(hash, sum_); }
+
+ private:
+  uint64_t sum_ = 0, factor_ = 0x9E3779B97F4A7C15ull;
+};
+
+// What an output is like: dtype, rank and sizes, but for those dimensions that vary, as bits.
+inline uint64_t spec_but(const at::Tensor& tensor, uint32_t varying) {
+  const uint64_t kind = uint64_t(tensor.scalar_type()) << 32 | uint64_t(rank_of(tensor) + 1);
+  RowHash sizes;
+  if (has_plain_storage(tensor)) {
+    const auto all = tensor.sizes();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (i >= 32 || (varying >> i & 1) == 0) sizes.add(all[i]);
+    }
+  }
+  return sizes.with(kind);
 }
 
 inline Place place_of(const at::Tensor& tensor, uint64_t* spec = nullptr) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const bool plain = has_plain_storage(tensor);
-  const uint64_t hash = spec_hash(tensor, plain);
+  if (!has_plain_storage(tensor)) {
+    const uint64_t hash = spec_but(tensor, 0);
+    if (spec != nullptr) *spec = hash;
+    return {impl, hash};
+  }
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  RowHash like, lies;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    like.add(sizes[i]);
+    lies.add(strides[i]);
+  }
+  const uint64_t hash = like.with(uint64_t(tensor.scalar_type()) << 32 | uint64_t(sizes.size() + 1));
   if (spec != nullptr) *spec = hash;
-  if (!plain) return {impl, hash};
-  uint64_t geometry = mix(hash, uint64_t(tensor.storage_offset()) * 4 + tensor.is_neg() * 2 + tensor.is_conj());
-  for (int64_t stride : tensor.strides()) geometry = mix(geometry, uint64_t(stride));
-  return {impl->unsafe_storage().unsafeGetStorageImpl(), geometry};
+  const uint64_t offset = uint64_t(tensor.storage_offset()) * 4 + tensor.is_neg() * 2 + tensor.is_conj();
+  return {impl->unsafe_storage().unsafeGetStorageImpl(), lies.with(mix(hash, offset))};
 }
 
 // A tensor from outside the run that no op has used yet, with all it takes to look at the whole of it.
@@ -144,21 +171,26 @@ class Values {
   }
 
   Memory* memory_at(const Place& place) {
-    auto found = memory_of_.find(place.memory);
-    return found == memory_of_.end() ? nullptr : &memories_[found->second];
+    const uint32_t index = memory_of_.find(place.memory);
+    return index == MemoryTable::kNowhere ? nullptr : &memories_[index];
+  }
+
+  // The value of a tensor will be looked up soon.
+  void prefetch(const at::Tensor& tensor) const {
+    if (has_storage(tensor)) memory_of_.prefetch(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   }
 
   // Whether the run has written to a storage that is still there.
   bool was_written(const void* storage) const {
-    auto found = memory_of_.find(storage);
-    return found != memory_of_.end() && memories_[found->second].version != 0;
+    const uint32_t index = memory_of_.find(storage);
+    return index != MemoryTable::kNowhere && memories_[index].version != 0;
   }
 
   Memory& memory(const Origin& origin) { return memories_[origin.memory]; }
 
   Origin& assign(const at::Tensor& tensor, const Place& place, Value value) {
-    auto found = memory_of_.find(place.memory);
-    const uint32_t index = found != memory_of_.end() ? found->second : add_memory(tensor, place);
+    uint32_t index = memory_of_.find(place.memory);
+    if (index == MemoryTable::kNowhere) index = add_memory(tensor, place);
     Memory& memory = memories_[index];
     const bool is_root = memory.root_geometry == place.geometry;
     memory.has_views |= !is_root;
@@ -199,7 +231,7 @@ class Values {
 
   void clear() {
     if (!views_.empty()) views_.clear();  // which walks through all of its room
-    if (!memory_of_.empty()) memory_of_.clear();
+    memory_of_.clear();
     memories_.clear();
     unused_.clear();
     young_.fill(kNoMemory);
@@ -243,7 +275,7 @@ class Values {
     } else {
       memory.object = WeakTensor(tensor.getIntrusivePtr());
     }
-    memory_of_.emplace(place.memory, index);
+    memory_of_.add(place.memory, index);
     young_[added_ % kYoung] = index;
     return index;
   }
@@ -271,7 +303,7 @@ class Values {
     return true;
   }
 
-  ska::flat_hash_map<const void*, uint32_t> memory_of_;
+  MemoryTable memory_of_;
   std::vector<Memory> memories_;
   std::vector<uint32_t> unused_;  // places among them
   ska::flat_hash_map<Place, Origin, PlaceHash> views_;  // all but the roots
