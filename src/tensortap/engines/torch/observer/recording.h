@@ -1,10 +1,11 @@
 // Records of watched outputs: summaries and copies go to their lanes, and from there to Python in blocks.
 #pragma once
 
+#include <time.h>
+
 #include <array>
 
 #include "blocks.h"
-#include "clock.h"
 #include "dispatching.h"
 #include "lanes.h"
 #include "parallel.h"
@@ -41,7 +42,9 @@ class Recording {
 
   // Microseconds since the epoch, never less than before in a run.
   int64_t now() {
-    const int64_t time = clock_.now();
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t time = int64_t(now.tv_sec) * 1'000'000 + now.tv_nsec / 1000;
     if (time > last_time_) last_time_ = time;
     return last_time_;
   }
@@ -244,7 +247,6 @@ class Recording {
   Run& run_;
   SummaryKernel summarise_;
   int8_t dtype_codes_[kDtypes];
-  Clock clock_;
   std::vector<Lane> lanes_;
   std::array<Summarised, 16> recent_;  // a gradient is complete a few ops after it was made
   size_t next_recent_ = 0;
