@@ -205,11 +205,20 @@ class Following:
 def executed(following: Following, execute: Callable[..., None]) -> int:
     """Execute a program in this process, watched, and see it to its end."""
     import atexit
+    import gc
 
     from tensortap.commands.run_answer import name_warnings
 
     def finish() -> None:
-        following.finish()
+        # Nothing is left but our own report, which makes objects by the hundred thousand and no cycles of them: a collector
+        # that goes through the heap of the program again and again takes longer than all the rest.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            following.finish()
+        finally:
+            if collects:
+                gc.enable()
         if following.interrupted:
             # Python remembers it, to end as a process that was interrupted; executing any text makes it forget.
             with suppress(KeyboardInterrupt):

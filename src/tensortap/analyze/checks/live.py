@@ -22,7 +22,7 @@ __all__ = ["LiveChecks"]
 
 log = logging.getLogger("tensortap.checks")
 
-SHARE = 0.03
+SHARE = 0.01
 """Of the time that passes, how much of it a session may be read for beside a program. Updates are read at once, unless
 there is so much to them that it took more than a moment before."""
 
