@@ -35,6 +35,7 @@ __all__ = [
 GLOBAL_STEP = "global_step:0"
 """What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
 
+_NAME = operator.attrgetter("name")
 _RUNS_REMEMBERED = 8
 _FORMS_REMEMBERED = 8
 """Programs go through a few kinds of runs in turn, such as rollouts and updates."""
@@ -251,7 +252,7 @@ class Graph:
             if len(settled) > 4 * len(known_nodes) + _FEW:
                 seen.clear()
                 settled.clear()
-            known = [known_nodes.get(node.name, _UNKNOWN) for node in nodes]
+            known = list(map(known_nodes.get, map(_NAME, nodes), itertools.repeat(_UNKNOWN)))
             # Most are those of runs before, and `seen` holds them, so that no other can have their identity.
             is_known = map(operator.is_, known, map(settled.get, map(id, nodes)))
             others = list(itertools.compress(range(len(nodes)), map(operator.not_, is_known)))
