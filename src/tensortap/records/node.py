@@ -77,7 +77,9 @@ class TensorSpec:
         mine, theirs = self.shape, other.shape
         if self.dtype != other.dtype or len(mine) != len(theirs):
             return False
-        for a, b in zip(mine, theirs, strict=True):  # `all` takes longer than this for so few, and programs ask often
+        for a, b in zip(
+            mine, theirs, strict=True
+        ):  # `all` takes longer than this for so few, and programs ask often
             if a != b and a is not None:
                 return False
         return True
