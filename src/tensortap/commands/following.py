@@ -210,8 +210,8 @@ def executed(following: Following, execute: Callable[..., None]) -> int:
     from tensortap.commands.run_answer import name_warnings
 
     def finish() -> None:
-        # Nothing is left but our own report, which makes objects by the hundred thousand and no cycles of them: a collector
-        # that goes through the heap of the program again and again takes longer than all the rest.
+        # Nothing is left but our own report, which makes objects by the hundred thousand and no cycles of them. A
+        # collector that goes through the heap of the program again and again takes longer than all the rest.
         collects = gc.isenabled()
         gc.disable()
         try:

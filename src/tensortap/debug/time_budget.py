@@ -38,9 +38,9 @@ _MOST_EARNED = 3.0
 """Watched runs for which time can be saved up: a long calm must not end in a long burst."""
 
 _USED = 0.5
-"""Of the time there is, how much is used. The rest is for what no clock of ours shows, which is about as much where steps
-take a millisecond: caches that are cold after a watched run, a larger heap for Python's collector to look through,
-hooks that hear of updates and do nothing."""
+"""Of the time there is, how much is used. The rest is for what no clock of ours shows, which is about as much where
+steps take a millisecond: caches that are cold after a watched run, a larger heap for Python's collector to look
+through, hooks that hear of updates and do nothing."""
 
 _MOST_OWED_SECS = 5.0
 """What a run took may have been the program's own doing; a program that is watched too little is of no use."""

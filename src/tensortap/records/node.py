@@ -77,12 +77,7 @@ class TensorSpec:
         mine, theirs = self.shape, other.shape
         if self.dtype != other.dtype or len(mine) != len(theirs):
             return False
-        for a, b in zip(
-            mine, theirs, strict=True
-        ):  # `all` takes longer than this for so few, and programs ask often
-            if a != b and a is not None:
-                return False
-        return True
+        return all(a is None or a == b for a, b in zip(mine, theirs, strict=True))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
