@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tensortap.errors import GraphFinalizedError, UnknownTensorError
 from tensortap.records import Node, TensorSpec, new_node, split_tensor_name, tensor_name
@@ -252,7 +252,8 @@ class Graph:
             if len(settled) > 4 * len(known_nodes) + _FEW:
                 seen.clear()
                 settled.clear()
-            known = list(map(known_nodes.get, map(_NAME, nodes), itertools.repeat(_UNKNOWN)))
+            found = map(known_nodes.get, map(_NAME, nodes), itertools.repeat(_UNKNOWN))
+            known = cast(list[Node], list(found))
             # Most are those of runs before, and `seen` holds them, so that no other can have their identity.
             is_known = map(operator.is_, known, map(settled.get, map(id, nodes)))
             others = list(itertools.compress(range(len(nodes)), map(operator.not_, is_known)))
