@@ -23,7 +23,7 @@ from tests.torch_engine.zoo import ZOO
 OTHER_GRADIENTS = {
     *("bool_int_ops", "complex_fft", "dict_batch", "double_backward", "embedding_sparse_free"),
     *("empty_and_scalar", "inplace_ops", "lstm_cell_loop", "multi_output", "nested_no_grad_eval", "nn_lstm"),
-    *("transformer_explicit", "transformer_sdpa"),
+    *("lists_of_tensors", "transformer_explicit", "transformer_sdpa"),
 }
 # The dispatch mode sees `t` before vmap takes it apart, in the forward pass too.
 TRANSFORMED = {"vmap_grad"}

@@ -704,6 +704,31 @@ def multi_output() -> Case:
 
 
 @zoo
+def lists_of_tensors() -> Case:
+    """Operations on lists, as Python, `torch.ops` and PyTorch itself hand them over, and those that return some."""
+    model = nn.ModuleDict({"lift": nn.Linear(6, 4), "head": nn.Linear(12, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, y: Tensor) -> dict[str, Any]:
+        h = model["lift"](x)
+        rows = torch.tensor([7, 0, 3, 1, 2, 4, 5, 6])
+        mixed = torch.cat((h[rows], h[:, [2, 0, 1, 3]]), 1)[None, :, rows][0]
+        wide = torch.hstack([h, h.double().float()]) + torch.column_stack([h, mixed[:, :4]])
+        first, second = torch.broadcast_tensors(wide[:1], wide)
+        halves = torch.unsafe_chunk(first + second, 2, 1)
+        quarters = [part.sum() for part in torch.unsafe_split(mixed, 2)]
+        pairs = torch.concatenate((h, h.sin()), 1)
+        long = torch.ops.aten.cat([*halves, h], 1) + torch.cat([torch.empty(0), *halves, pairs[:, :4]], 1)
+        loss = F.mse_loss(model["head"](long), y) + 0.01 * torch.stack(quarters).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": loss}
+
+    return Case(step, vectors, {"model": model}, {"optimizer": optimizer})
+
+
+@zoo
 def embedding_sparse_free() -> Case:
     """Lookups and scatters with dense gradients."""
     bag, table, head = nn.EmbeddingBag(11, 6, mode="mean"), nn.Embedding(11, 6), nn.Linear(6, 11)

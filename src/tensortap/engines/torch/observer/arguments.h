@@ -2,23 +2,29 @@
 // it takes no reference to a tensor and no memory.
 #pragma once
 
-#include <ATen/core/ivalue.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 namespace tensortap {
 
+using TensorReference = std::reference_wrapper<const at::Tensor>;
+
 struct Argument {
-  enum Kind : uint8_t { kNothing, kTensor, kTensors, kItems, kInteger, kBoolean, kNumber, kIntegers, kOther };
+  enum Kind : uint8_t { kNothing, kTensor, kTensors, kReferences, kItems, kInteger, kBoolean, kNumber, kIntegers, kOther };
 
   Kind kind = kNothing;
   bool boolean = false;
-  const void* object = nullptr;  // a tensor; tensors, integers or values of PyTorch in a row; or something other
+  const void* object = nullptr;  // a tensor; tensors, references to some, integers or values of PyTorch in a row; or something other
   union {
     int64_t integer = 0;
     double number;
@@ -28,6 +34,7 @@ struct Argument {
 
   const at::Tensor& tensor() const { return *static_cast<const at::Tensor*>(object); }
   c10::ArrayRef<at::Tensor> tensors() const { return c10::ArrayRef<at::Tensor>(static_cast<const at::Tensor*>(object), count); }
+  c10::ArrayRef<TensorReference> references() const { return {static_cast<const TensorReference*>(object), count}; }
   c10::ArrayRef<c10::IValue> items() const { return c10::ArrayRef<c10::IValue>(static_cast<const c10::IValue*>(object), count); }
   c10::IntArrayRef integers() const { return c10::IntArrayRef(static_cast<const int64_t*>(object), count); }
 
@@ -37,6 +44,11 @@ struct Argument {
       case kNothing: return {};
       case kTensor: return tensor();
       case kTensors: return tensors();
+      case kReferences: {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& tensor : references()) list.push_back(tensor);
+        return list;
+      }
       case kInteger: return integer;
       case kBoolean: return boolean;
       case kNumber: return number;
@@ -104,6 +116,9 @@ inline Argument argument_of(const double& number) {
 
 inline Argument argument_of(const c10::ScalarType& dtype) { return argument_of(int64_t(dtype)); }
 inline Argument argument_of(const c10::MemoryFormat& format) { return argument_of(int64_t(format)); }
+inline Argument argument_of(const c10::Layout& layout) { return argument_of(int64_t(layout)); }
+inline Argument argument_of(const c10::Device& device) { return other_argument(device); }
+inline Argument argument_of(const at::Generator& generator) { return other_argument(generator); }
 
 inline Argument argument_of(const c10::Scalar& scalar) {
   if (scalar.isFloatingPoint()) return argument_of(scalar.toDouble());
@@ -120,6 +135,20 @@ inline Argument argument_of(const c10::SymInt& number) {
 inline Argument argument_of(const c10::SymIntArrayRef& numbers) {
   if (const auto known = c10::asIntArrayRefSlowOpt(numbers)) return argument_of(*known);
   return other_argument(numbers);
+}
+
+// The values stay where they are as long as the list does.
+template <class Type>
+Argument argument_of(const c10::List<Type>& list) {
+  const auto items = c10::IValue(list).toListRef();
+  return row_of(Argument::kItems, items.data(), items.size());
+}
+
+inline Argument argument_of(const at::ITensorListRef& tensors) {
+  if (tensors.isUnboxed()) return argument_of(tensors.toUnboxed());
+  if (tensors.isBoxed()) return argument_of(tensors.toBoxed());
+  const auto& references = tensors.toMaterialized();
+  return row_of(Argument::kReferences, references.data(), references.size());
 }
 
 inline Argument argument_of(const at::OptionalIntArrayRef& numbers) {
@@ -161,6 +190,10 @@ bool any_tensor(Arguments arguments, Show show) {
       if (show(each.tensor())) return true;
     } else if (each.kind == Argument::kTensors) {
       for (const at::Tensor& tensor : each.tensors()) {
+        if (show(tensor)) return true;
+      }
+    } else if (each.kind == Argument::kReferences) {
+      for (const at::Tensor& tensor : each.references()) {
         if (show(tensor)) return true;
       }
     } else if (each.kind == Argument::kItems) {

@@ -59,6 +59,10 @@ class Inputs {
         hash = mix(mix(hash, 9), argument.count);
         for (const at::Tensor& tensor : argument.tensors()) hash = read_argument(call, tensor, hash, written);
         return hash;
+      case Argument::kReferences:
+        hash = mix(mix(hash, 9), argument.count);
+        for (const at::Tensor& tensor : argument.references()) hash = read_argument(call, tensor, hash, written);
+        return hash;
       case Argument::kIntegers:
         hash = mix(mix(hash, 9), argument.count);
         for (int64_t number : argument.integers()) hash = mix(mix(hash, 5), uint64_t(number));

@@ -9,9 +9,9 @@
 //
 // Where to find what:
 //   operators.h, dispatching.h   which calls count, and what their operators do; arguments.h: what they are called with
-//   inputs.h, values.h           which values a call is given
+//   inputs.h, values.h           which values a call is given; memory_table.h: from which memory
 //   scopes.h, forward_ops.h      in which module, backward pass or optimizer it runs; frames.h: on which line
-//   name_entries.h, nodes.h      what it is called, and which node it is
+//   name_entries.h, nodes.h      what it is called, and which node it is; sequences.h: where the run before had the same
 //   plans.h, recording.h         what is watched of it, and its records; contents.h: whether there is something to look at
 //   bad_values.h                 what it has made bad
 //   known_tensors.h              parameters, buffers and optimizer state, named as in the run before

@@ -152,10 +152,12 @@ inline void add_typed_kernels(torch::Library& library) {
   kernels.add<at::Tensor(T, int64_t, T, bool)>({"gather"});
   kernels.add<at::Tensor(T, const std::optional<at::Scalar>&, const std::optional<at::Scalar>&)>({"clamp"});
   kernels.add<at::Tensor(T, T, const std::optional<at::Tensor>&)>({"linear"});
-  kernels.add<std::vector<at::Tensor>(T, c10::SymInt, int64_t)>({"split.Tensor"});
+  kernels.add<std::vector<at::Tensor>(T, c10::SymInt, int64_t)>({"split.Tensor", "unsafe_split.Tensor"});
   kernels.add<std::vector<at::Tensor>(T, int64_t)>({"unbind.int"});
-  kernels.add<std::vector<at::Tensor>(T, int64_t, int64_t)>({"chunk"});
+  kernels.add<std::vector<at::Tensor>(T, int64_t, int64_t)>({"chunk", "unsafe_chunk"});
+  kernels.add<std::vector<at::Tensor>(at::TensorList)>({"broadcast_tensors"});
   kernels.add<at::Tensor(at::TensorList, int64_t)>({"stack"});
+  kernels.add<at::Tensor(const at::ITensorListRef&, int64_t)>({"cat"});
   kernels.add<at::Tensor(T, int64_t, std::optional<at::ScalarType>)>({"softmax.int", "log_softmax.int"});
   kernels.add<at::Tensor(T, T, int64_t, at::ScalarType)>({"_softmax_backward_data", "_log_softmax_backward_data"});
   kernels.add<at::Tensor(T, T, S, bool)>({"leaky_relu_backward"});
@@ -165,6 +167,12 @@ inline void add_typed_kernels(torch::Library& library) {
   kernels.add<at::Tensor(T, Sizes, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&, double, bool)>(
       {"layer_norm"});
   kernels.add<at::Tensor(T, at::ScalarType, bool, bool, std::optional<at::MemoryFormat>)>({"to.dtype"});
+  kernels.add<at::Tensor(T, std::optional<at::ScalarType>, std::optional<at::Layout>, std::optional<at::Device>,
+                         std::optional<bool>, bool, bool, std::optional<at::MemoryFormat>)>({"to.dtype_layout"});
+  kernels.add<at::Tensor(Sizes, std::optional<at::ScalarType>, std::optional<at::Layout>, std::optional<at::Device>,
+                         std::optional<bool>)>({"zeros", "ones", "rand", "randn"});
+  kernels.add<at::Tensor(T, c10::SymInt, bool, std::optional<at::Generator>)>({"multinomial"});
+  kernels.add<at::Tensor(T, const c10::List<std::optional<at::Tensor>>&)>({"index.Tensor"});
   kernels.add<std::tuple<at::Tensor, at::Tensor>(T, at::TensorList, T, T, const std::optional<at::Tensor>&,
                                                  const std::optional<at::Tensor>&)>({"lstm_cell"});
   kernels.add<at::Scalar(T)>({"item", "_local_scalar_dense"});
