@@ -457,6 +457,31 @@ def test_models_made_late_and_models_let_go_of(followed):
     assert runs.steps == [0, 1, 2, 2, 3]
 
 
+def test_models_of_a_list_that_was_made_for_an_optimizer_keep_their_names(followed):
+    def program():
+        def made():
+            encoder, decoder = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 3)
+            both = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+            return encoder, decoder, torch.optim.SGD(both.parameters(), lr=0.1)
+
+        encoder, decoder, optimizer = made()  # the dictionary is gone
+        for _ in range(3):
+            with torch.no_grad():
+                decoder(encoder(torch.ones(2, 3)))
+            linear_step(encoder, optimizer)
+            linear_step(decoder, optimizer, encoder(torch.ones(2, 3)))
+        both = nn.Linear(3, 1)
+        linear_step(both, torch.optim.SGD(both.parameters(), lr=0.1))
+
+    runs = followed(program).runs
+    names = [node for run in runs for node in run.nodes()]
+    for name in ("both/encoder/0/weight", "both/encoder/0/addmm", "both/decoder/addmm", "both/decoder/bias"):
+        assert name in names
+    assert not [name for name in names if "const" in name], "every parameter is known"
+    assert "both_1/weight" in runs[-1].nodes(), "a name that is in use"
+    assert "both_1/weight" not in runs[-2].nodes()
+
+
 def test_an_exception_in_the_middle_of_a_step_is_the_error_of_its_run(followed):
     def program():
         net = nn.Linear(3, 1)

@@ -7,7 +7,6 @@ says; the engine still records what the program executes.
 
 from __future__ import annotations
 
-import itertools
 import operator
 import threading
 from collections import deque
@@ -35,7 +34,6 @@ __all__ = [
 GLOBAL_STEP = "global_step:0"
 """What every engine that counts steps calls the count, so that hooks can ask for it before there is a session."""
 
-_NAME = operator.attrgetter("name")
 _RUNS_REMEMBERED = 8
 _FORMS_REMEMBERED = 8
 """Programs go through a few kinds of runs in turn, such as rollouts and updates."""
@@ -96,9 +94,11 @@ class Graph:
         self.version = 0
         self._last_recorded: deque[tuple[tuple[Node, ...], tuple[Node, ...]]] = deque(maxlen=_RUNS_REMEMBERED)
         self._last_version = -1
-        # By identity: a recorded node, and what became of it. No pairs, which the garbage collector would look at.
+        # By identity, which recorded nodes keep as long as they are seen: what became of them, and of which of them
+        # that is still so. No tuples, which the garbage collector would look at.
         self._seen: dict[int, Node] = {}
         self._settled: dict[int, Node] = {}
+        self._in_place: dict[int, Node] = {}
         self._forms: dict[str, tuple[Node, ...]] = {}
         """By name: what became of its nodes lately, if that was not always the same."""
         self._merges: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
@@ -248,37 +248,46 @@ class Graph:
             nodes = tuple(nodes)  # is the same object, if it is one already
             if self._recorded(nodes) is not None:
                 return
-            known_nodes, seen, settled = self._nodes, self._seen, self._settled
-            if len(settled) > 4 * len(known_nodes) + _FEW:
-                seen.clear()
-                settled.clear()
-            found = map(known_nodes.get, map(_NAME, nodes), itertools.repeat(_UNKNOWN))
-            known = cast(list[Node], list(found))
-            # Most are those of runs before, and `seen` holds them, so that no other can have their identity.
-            is_known = map(operator.is_, known, map(settled.get, map(id, nodes)))
-            others = list(itertools.compress(range(len(nodes)), map(operator.not_, is_known)))
-            for place in others:
-                node = nodes[place]
-                number, there = id(node), known_nodes.get(node.name, _UNKNOWN)
-                if there is _UNKNOWN or there is node:
-                    known_nodes[node.name] = seen[number] = settled[number] = known[place] = node
-                    self.version += there is _UNKNOWN
-                    continue
-                before = settled.get(number)
-                if (
-                    before is None
-                    or before.outputs is not there.outputs
-                    or before.attributes is not there.attributes
-                ):
-                    before, is_new = self._form_of(node, there)
-                    seen[number], settled[number] = node, before
-                    self.version += is_new
-                # Else it comes in turns with others, as nodes of a program with two phases, and was worked out then.
-                known_nodes[node.name] = known[place] = before
+            if len(self._seen) > 4 * len(self._nodes) + _FEW:
+                self._forget_seen()
+            # Those of a program that does not repeat itself were nearly all seen before, in other runs.
+            known = list(map(self._in_place.get, map(id, nodes)))
+            if not all(known):
+                for place, form in enumerate(known):
+                    if form is None:
+                        known[place] = self._take_in(nodes[place])
             if self.version != self._last_version:
                 self._last_version = self.version
                 self._last_recorded.clear()
-            self._last_recorded.append((nodes, tuple(known)))
+            self._last_recorded.append((nodes, tuple(cast(list[Node], known))))
+
+    def _take_in(self, node: Node) -> Node:
+        """How this graph knows a node from now on."""
+        number, there = id(node), self._nodes.get(node.name, _UNKNOWN)
+        form = node
+        if there is _UNKNOWN:
+            self.version += 1
+        elif there is not node:
+            form = self._settled.get(number, _UNKNOWN)
+            # Else it comes in turns with others, as nodes of a program with two phases, and was worked out then.
+            if (
+                form is _UNKNOWN
+                or form.outputs is not there.outputs
+                or form.attributes is not there.attributes
+            ):
+                form, is_new = self._form_of(node, there)
+                if is_new:  # the others of its name may have to be known by it
+                    self.version += 1
+                    self._in_place.clear()
+        self._seen[number] = node
+        self._nodes[node.name] = self._settled[number] = self._in_place[number] = form
+        return form
+
+    def _forget_seen(self) -> None:
+        self._seen.clear()
+        self._settled.clear()
+        self._in_place.clear()
+        self._last_recorded.clear()
 
     def _recorded(self, nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
         """How this graph knows nodes that were recorded lately, these very objects; None for others."""
@@ -356,11 +365,9 @@ class Graph:
             step = self._nodes.get(GLOBAL_STEP.partition(":")[0])
             self._nodes = {} if step is None else {step.name: step}
             self._nodes.update((name, derived.node) for name, derived in self._derived.items())
-            self._seen.clear()
-            self._settled.clear()
+            self._forget_seen()
             self._forms.clear()
             self._merges.clear()
-            self._last_recorded.clear()
             self.version += 1
 
     def record_results(self, keys: Iterable[str]) -> None:

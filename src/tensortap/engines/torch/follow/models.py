@@ -26,17 +26,29 @@ class Models:
         self.program.name_of = self._name_of
         self._names: weakref.WeakKeyDictionary[nn.Module, str | None] = weakref.WeakKeyDictionary()
         self._models: dict[str, weakref.ref[nn.Module]] = {}
+        self._parts: dict[str, list[tuple[str, weakref.ref[nn.Module]]]] = {}
+        """Of each model, by their names in it, outer ones first."""
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def refresh(self) -> None:
-        """Forget models that the program has let go of."""
-        self.program.modules.clear()
+        """Forget models that the program has let go of, but not the parts that are still there.
+
+        A list of models may have been made for an optimizer only; its parts keep their names.
+        """
+        modules = self.program.modules
+        modules.clear()
         for name, reference in list(self._models.items()):
             module = reference()
-            if module is None:
-                del self._models[name]
-            else:
-                self.program.modules[name] = module
+            if module is not None:
+                modules[name] = module
+                continue
+            del self._models[name]
+            inside: set[int] = set()
+            for path, part in self._parts.pop(name):
+                left = part()
+                if left is not None and id(left) not in inside:
+                    modules[f"{name}.{path}"] = left
+                    inside.update(self._remember(f"{name}.{path}", left))
 
     def learn_of(self, optimizer: Optimizer, frame: FrameType) -> bool:
         """Find the models an optimizer is for among the variables of its makers; whether there are new ones."""
@@ -77,21 +89,28 @@ class Models:
         known = {id(each) for model in self.program.modules.values() for each in model.parameters()}
         if all(id(each) in known for each in module.parameters()):
             return False
-        inside = list(module.modules())
-        self._known.update(inside)
-        parts = set(map(id, inside))
+        self._known.update(module.modules())
+        parts = set(map(id, module.modules()))
         for part, reference in list(self._models.items()):
             if id(reference()) in parts:  # it has turned out to be part of a larger one
-                del self._models[part]
+                del self._models[part], self._parts[part]
                 self.program.modules.pop(part, None)
+        taken = {each.partition(".")[0] for each in self._models}  # also by parts of a model that is gone
         name = base = clean_path(name) or "model"
         number = 0
-        while name in self._models and self._models[name]() is not None:
+        while name in taken:
             number += 1
             name = f"{base}_{number}"
-        self._models[name] = weakref.ref(module)
+        self._remember(name, module)
         self.program.modules[name] = module
         return True
+
+    def _remember(self, name: str, module: nn.Module) -> set[int]:
+        """Keep a model without keeping it alive; the identities of it and its parts."""
+        self._models[name] = weakref.ref(module)
+        named = list(module.named_modules())
+        self._parts[name] = [(path, weakref.ref(part)) for path, part in named[1:]]
+        return {id(part) for _, part in named}
 
 
 def _is_being_made(frame: FrameType | None) -> bool:

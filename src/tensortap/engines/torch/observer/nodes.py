@@ -91,7 +91,7 @@ class Nodes:
             self._executed_lately.clear()
         nodes = self._executed_lately.get(numbers)
         if nodes is None:
-            nodes = tuple([self._nodes[number] for number in memoryview(numbers).cast("i")])
+            nodes = tuple(map(self._nodes.__getitem__, memoryview(numbers).cast("i")))
             self._executed_lately[numbers] = nodes
         return nodes
 
