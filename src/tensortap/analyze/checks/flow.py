@@ -177,6 +177,25 @@ class Flow:
         return list(found.values())
 
     @functools.cached_property
+    def fed(self) -> frozenset[str]:
+        """Models whose trained part is given what was made of parameters elsewhere, as by another model."""
+        found = set()
+        for name in self.facts.op_types:
+            if name not in self.differentiated:
+                continue
+            node = self.facts.nodes[name]
+            model = root_of(node.module or "")
+            if model in found or model not in self.models:
+                continue
+            for tensor in node.inputs:
+                maker = self.facts.node_of(tensor)
+                if maker is None or maker.op_type in SOURCES or root_of(maker.module or "") == model:
+                    continue
+                if self.depends_on_parameters(tensor):
+                    found.add(model)
+        return frozenset(found)
+
+    @functools.cached_property
     def models(self) -> frozenset[str]:
         """Names of the models whose parameters got gradients."""
         return frozenset(map(root_of, self.facts.gradients))

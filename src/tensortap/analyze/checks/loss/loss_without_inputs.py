@@ -32,8 +32,9 @@ def find(evidence: Evidence) -> Iterator[CheckFinding]:
             model = root_of(node.module or "")
             known = (0.0, 1.0) if health is None else (health.min, health.max)
             given.setdefault(model, set()).add(known)
+    fed = frozenset().union(*(flow.fed for flow in trained))
     for model, ranges in given.items():
-        if any(low != high for low, high in ranges) or len(ranges) > 3:
+        if model in fed or any(low != high for low, high in ranges) or len(ranges) > 3:
             continue
         yield RULE.finding(
             model,
