@@ -276,9 +276,9 @@ class Graph:
                 or form.attributes is not there.attributes
             ):
                 form, is_new = self._form_of(node, there)
-                if is_new:  # the others of its name may have to be known by it
-                    self.version += 1
-                    self._in_place.clear()
+                self.version += is_new
+                if form.outputs is not there.outputs or form.attributes is not there.attributes:
+                    self._in_place.clear()  # others of its name are to be known by what has varied now
         self._seen[number] = node
         self._nodes[node.name] = self._settled[number] = self._in_place[number] = form
         return form

@@ -72,6 +72,8 @@ class Recording {
     }
     const int code = int(tensor.scalar_type()) < kDtypes ? dtype_codes_[int(tensor.scalar_type())] : kNone;
     if (!can_record(tensor, code, taps)) {
+      const at::Tensor stored = copies_any(taps) ? at::Tensor() : stored_of(tensor);
+      if (stored.defined() && can_record(stored, code, taps)) return emit(taps, node, slot, stored, true, time, value, same);
       flush();  // records leave in the order of time
       WithPython python;
       Object shown(THPVariable_Wrap(tensor));
@@ -119,6 +121,31 @@ class Recording {
       if (lanes_[tap.lane].kind == Lane::kSummary && (code < 0 || !summarise_)) return false;
     }
     return true;
+  }
+
+  bool copies_any(c10::ArrayRef<Tap> taps) const {
+    return std::any_of(taps.begin(), taps.end(), [this](const Tap& tap) {
+      return tap.lane != kPythonLane && lanes_[tap.lane].kind == Lane::kCopy;
+    });
+  }
+
+  // What is stored of a sparse tensor, which is what is seen of it (values.py: view_of); undefined of others. To copies belongs
+  // where the values are in it, which Python finds out.
+  static at::Tensor stored_of(const at::Tensor& tensor) {
+    if (is_wrapper(tensor) || !tensor.is_cpu()) return {};
+    Unnoticed unnoticed;
+    try {
+      switch (tensor.layout()) {
+        case c10::kSparse: return tensor.coalesce().values();
+        case c10::kSparseCsr:
+        case c10::kSparseCsc:
+        case c10::kSparseBsr:
+        case c10::kSparseBsc: return tensor.values();
+        default: return {};
+      }
+    } catch (const c10::Error&) {  // it may be none
+      return {};
+    }
   }
 
   // One of the last summaries, and where in its lane it is, counted from the beginning of the run; or that it was muted.
