@@ -12,6 +12,7 @@ from tensortap.engines.observe import watching
 from tensortap.engines.torch.reduce import DeviceSummaries
 from tensortap.engines.torch.tensors import TENSORS, TorchTensors
 from tensortap.ops import DebugNumericSummary
+from tensortap.pill import ELEMENTS, POS_INF
 from tensortap.records import RunInfo
 from tensortap.sink.memory import MemorySink, collect
 from tensortap.sink.publisher import Publisher
@@ -53,6 +54,44 @@ def test_every_new_value_has_a_record_and_views_have_none():
     assert {key.rpartition(":")[0] for key in keys} == expected
     named = watched(session, torch.ones(2, 4), "DebugIdentity", node_name_regex_allowlist="model/0/t$")
     assert [record.watch_key for record in named] == ["model/0/t:0:DebugIdentity"]
+
+
+SPARSE = {
+    # Elements in the same place are added up.
+    "coo": (
+        lambda x: torch.sparse_coo_tensor(
+            [[2, 0, 0], [0, 1, 1]], torch.stack([x[2, 0], x[0, 1], x[0, 1]]), (4, 4)
+        ),
+        2,
+    ),
+    "csr": (lambda x: x.to_sparse_csr(), 2),
+    "csc": (lambda x: x.to_sparse_csc(), 2),
+    "bsr": (lambda x: x.to_sparse_bsr((2, 2)), 8),
+    "bsc": (lambda x: x.to_sparse_bsc((2, 2)), 8),
+}
+
+
+@pytest.mark.parametrize("layout", SPARSE)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_of_a_sparse_tensor_what_is_stored_is_summarised_and_copied_with_its_places(layout):
+    make, stored = SPARSE[layout]
+    session = tt.torch.Session(lambda x: {"y": make(x).clone()})
+    x = torch.zeros(4, 4)
+    x[0, 1], x[2, 0] = 3.0, float("inf")
+
+    def records_of(*debug_ops):
+        found = watched(session, x, *debug_ops, node_name_regex_allowlist="^clone$")
+        return {record.debug_op: bytes(record.data) for record in found}
+
+    alone, both = records_of("DebugNumericSummary"), records_of("DebugNumericSummary", "DebugIdentity")
+    assert list(alone) == ["DebugNumericSummary"]
+    assert alone["DebugNumericSummary"] == both["DebugNumericSummary"]
+    pill = np.frombuffer(alone["DebugNumericSummary"], np.float64)
+    assert (pill[ELEMENTS], pill[POS_INF]) == (stored, 1)
+    copied = np.frombuffer(both["DebugIdentity"], np.float32)
+    assert sorted(copied[copied != 0]) == [6.0 if layout == "coo" else 3.0, float("inf")]
+    assert "DebugIndices" in both, "which element each of them is"
+    assert session.faults == 0
 
 
 def test_summaries_on_another_device_are_the_same_and_come_in_one_copy(monkeypatch):

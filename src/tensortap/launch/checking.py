@@ -23,7 +23,7 @@ class Checking:
 
     Args:
         updates: where they are written.
-        look: called in a thread of its own, one call at a time, for a thirtieth of the time.
+        look: called in a thread of its own, one call at a time, for a hundredth of the time.
     """
 
     def __init__(self, updates: UpdateLog, look: Callable[[], None]) -> None:

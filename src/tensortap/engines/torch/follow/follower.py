@@ -71,6 +71,7 @@ class Follower:
             _COMPILED,
             FETCHES_DATA,
             PIPELINES,
+            watch.options.condition is not None,
         )
         self._hooks = ModuleHooks(self._enter_model, self._leave_model, facts)
         self._hooks.calls.hears_leave = int(self._guarded.may_be)

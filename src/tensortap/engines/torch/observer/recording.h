@@ -104,6 +104,11 @@ class Recording {
   // Whoever was to hand records over has come.
   void note_flush() { flush_is_due_ = false; }
 
+  // Whether something that has been gathered tells of a NaN or an infinity.
+  bool has_bad() const {
+    return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.has_bad; });
+  }
+
   // Hands over all that has been gathered.
   void flush() {
     for (size_t i = 0; i < lanes_.size(); ++i) flush_lane(i);

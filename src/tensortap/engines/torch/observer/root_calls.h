@@ -18,7 +18,7 @@ namespace tensortap {
 namespace module_calls {
 
 constexpr int kFramesLookedAt = 38;  // as in data_loading.py, but for two of ours
-constexpr int kUnheardCalls = 16;    // that share a run, before what was recorded of them is handed over: a bad value is soon heard of
+constexpr int kUnheardCalls = 16;    // that share a run, before bad values of them are handed over, to be heard of soon
 
 // Shared with Python, which reads and writes it.
 struct Outermost {
@@ -57,7 +57,8 @@ inline bool has(PyObject* object, PyObject* name, int64_t number) {
 class RootCalls {
  public:
   // What decides besides, asked when it matters: (optimizers by identity, limits of runs, what was seen, modules that are
-  // imported, the one that has compiled functions stay so, the file that fetches data, the module of pipelines).
+  // imported, the one that has compiled functions stay so, the file that fetches data, the module of pipelines, whether
+  // something else than NaN and infinities is looked for).
   explicit RootCalls(PyObject* facts) : facts_(Py_NewRef(facts)) {
     const char* texts[] = {"training", "reached", "suspected", "__getitem__"};
     for (int i = 0; i < 4; ++i) names_[i] = PyUnicode_InternFromString(texts[i]);
@@ -184,7 +185,8 @@ class RootCalls {
     Observer* observer = this_thread().observer;
     if (observer == nullptr) return;
     std::unique_lock<SpinLock> hold(observer->lock, std::try_to_lock);
-    if (hold.owns_lock()) flush(observer, "handing over records");
+    if (!hold.owns_lock() || !(observer->recording.has_bad() || fact(7) == Py_True)) return;
+    flush(observer, "handing over records");
   }
 
   bool is_loading_data() const {
