@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tensortap.errors import DumpFormatError
 from tensortap.records.task import FIRST_PROCESS, is_rank, task_name
 from tensortap.server.job import Job
 from tensortap.server.limits import Limits
-from tensortap.store.processes import ProcessFacts, ProcessFile, facts_from
+from tensortap.store.processes import RUNNING, ProcessFacts, ProcessFile, facts_from
 from tensortap.wire.debug_service import WireError
 
 __all__ = ["Processes"]
@@ -42,7 +43,7 @@ class Processes:
         self._say_once = say_once
         self._version = version("tensortap")
         self._lock = threading.Lock()
-        self._files: dict[tuple[str, str, int, int], ProcessFile] = {}
+        self._files: dict[tuple[str, str, int, int], _LastWords] = {}
         self._holders: dict[tuple[str, int, int], tuple[str, str, int, int]] = {}
 
     def tell(self, message: bytes) -> None:
@@ -54,18 +55,21 @@ class Processes:
         name, facts = _read(message)
         job = self._job_named(name)
         now = time.time()
+        said = facts.seen
         facts = replace(facts, seen=now, since=now - max(facts.seen - facts.since, 0.0))
         key = (name, f"{facts.host} {facts.machine}", facts.pid, facts.start)
         with self._lock:
             if key not in self._files:
                 if sum(each[0] == name for each in self._files) >= self._limits.processes:
                     raise WireError(f"The job {name!r} has {self._limits.processes} processes already.")
-                self._files[key] = ProcessFile(job.store.root, facts)
-            file = self._files[key]
+                self._files[key] = _LastWords(ProcessFile(job.store.root, facts))
+            words = self._files[key]
+            if words.is_overtaken(facts, said):
+                return
             other = key
             if is_rank(facts.rank) and facts.world > 1:
                 other = self._holders.setdefault((name, facts.rank, facts.restart), key)
-            if facts.state != "running":
+            if facts.state != RUNNING:
                 self._holders.pop((name, facts.rank, facts.restart), None)
             if other != key:
                 self._say_once(
@@ -88,7 +92,31 @@ class Processes:
                     facts.version,
                     self._version,
                 )
-        file.write(facts)
+        words.take(facts, said)
+
+
+class _LastWords:
+    """What a process has said last, by its own clock: messages overtake each other.
+
+    Args:
+        file: where it is written.
+    """
+
+    def __init__(self, file: ProcessFile) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._said = -math.inf
+
+    def is_overtaken(self, facts: ProcessFacts, said: float) -> bool:
+        """Whether this is a sign of life that comes after a later word."""
+        return facts.state == RUNNING and said < self._said
+
+    def take(self, facts: ProcessFacts, said: float) -> None:
+        """Write what a process says, unless something that it has said later was quicker."""
+        with self._lock:
+            if not self.is_overtaken(facts, said):
+                self._said = said
+                self._file.write(facts)
 
 
 def _read(message: bytes) -> tuple[str, ProcessFacts]:
