@@ -457,6 +457,23 @@ def test_models_made_late_and_models_let_go_of(followed):
     assert runs.steps == [0, 1, 2, 2, 3]
 
 
+def test_parts_without_parameters_do_not_outlive_their_models(followed):
+    act = nn.Tanh()  # shared by all models of the program
+
+    def program():
+        for width in (3, 4):
+            net = nn.Sequential(nn.Linear(3, width), act)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            linear_step(net, optimizer)
+            del net, optimizer
+        linear_step(other, torch.optim.SGD(other.parameters(), lr=0.1))
+        linear_step(other, torch.optim.SGD(other.parameters(), lr=0.1), act(torch.ones(2, 3)))
+
+    other = nn.Linear(3, 1)
+    *_, last = followed(program).runs
+    assert "act/tanh" in last.nodes()
+
+
 def test_models_of_a_list_that_was_made_for_an_optimizer_keep_their_names(followed):
     def program():
         def made():

@@ -31,7 +31,7 @@ class Models:
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def refresh(self) -> None:
-        """Forget models that the program has let go of, but not the parts that are still there.
+        """Forget models that the program has let go of, but not the parts with parameters that are still there.
 
         A list of models may have been made for an optimizer only; its parts keep their names.
         """
@@ -46,7 +46,7 @@ class Models:
             inside: set[int] = set()
             for path, part in self._parts.pop(name):
                 left = part()
-                if left is not None and id(left) not in inside:
+                if left is not None and id(left) not in inside and _has_parameters(left):
                     modules[f"{name}.{path}"] = left
                     inside.update(self._remember(f"{name}.{path}", left))
 
@@ -111,6 +111,10 @@ class Models:
         named = list(module.named_modules())
         self._parts[name] = [(path, weakref.ref(part)) for path, part in named[1:]]
         return {id(part) for _, part in named}
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
 
 
 def _is_being_made(frame: FrameType | None) -> bool:
