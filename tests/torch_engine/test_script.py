@@ -18,6 +18,7 @@ from tensortap.engines.observe.limits import Limits
 from tensortap.engines.torch.follow import Follower, follow
 from tensortap.engines.torch.follow.module_hooks import ModuleHooks
 from tensortap.launch.watch import ScriptOptions, ScriptWatch
+from tensortap.pill import MAX
 from tensortap.reader import SessionDir
 from tensortap.store.description import read_description
 from tensortap.watch.options import WatchOptions
@@ -174,6 +175,26 @@ def test_a_run_that_is_shared_ends_soon_after_a_bad_value(followed):
     first, *others = runs.counts("net/addmm")[1:]
     assert 100 < first < 100 + 2 * 16
     assert others == [250 - first]
+
+
+@pytest.mark.parametrize(("large", "looked_for"), [(float("inf"), None), (1e8, lambda pill: pill[MAX] > 1e4)])
+def test_a_run_that_repeats_itself_is_heard_of_while_it_lasts(followed, large, looked_for):
+    """Also where its calls take no time, so that no clock has its records handed over."""
+
+    def program():
+        torch.manual_seed(0)
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        usual, odd = torch.ones(5, 3), torch.full((5, 3), large)
+        for bad in (None, None, 100):
+            linear_step(net, optimizer)
+            with torch.no_grad():
+                for number in range(250):
+                    net(odd if number == bad else usual).abs().mean()
+
+    counts = followed(program, condition=looked_for).counts("net/addmm")
+    assert 100 < counts[-2] < 100 + 2 * 16
+    assert sum(counts[-2:]) == 250
 
 
 def test_large_models_have_a_run_for_each_call_without_gradients(followed):

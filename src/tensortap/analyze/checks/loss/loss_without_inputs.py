@@ -78,7 +78,7 @@ RULE = Rule(
     "likely",
     "All tensors that come into the trained layers of a model from outside hold one and the same number, in "
     "every run that was kept, eight at least: what the model was called with was overwritten, masked out or "
-    "left unused, and all samples get the same answer.",
+    "left unused, and all samples get the same answer. Models that are given what another one has made are left out.",
     "def forward(self, x):\n    x = torch.zeros_like(x)\n    return self.layers(x)",
     "the number that goes in, and in how many runs",
     "Look at what is done to the input before the first layer.",
