@@ -48,3 +48,23 @@ def test_what_varies_is_unknown_in_all_runs():
     assert graph.version > version
     graph.record(runs[0])
     assert graph.settled(runs[0])[0].outputs == (TensorSpec("float32", (None,)),)
+
+
+def test_a_name_that_changes_leaves_others_as_they_are():
+    """A program of two phases, in which one name stands for values of other ranks: all else stays in place."""
+    graph = Graph()
+    steady = Node("model/mul", "numpy::mul", ("x:0",), outputs=(TensorSpec("float32", (3,)),))
+    phases = [
+        [steady, add("x:0", shape=())],
+        [steady, add("y:0", shape=(3,))],
+        [steady, add("z:0", shape=())],
+    ]
+    for nodes in phases * 2:
+        graph.record(nodes)
+    version = graph.version
+    for nodes in phases * 2:
+        graph.record(list(nodes))
+        first, second = graph.settled(nodes)
+        assert first is steady
+        assert (second.inputs, second.outputs) == (nodes[1].inputs, nodes[1].outputs)
+    assert graph.version == version

@@ -18,6 +18,7 @@ from typing import Any, cast
 from tensortap.errors import GraphFinalizedError, UnknownTensorError
 from tensortap.records import Node, TensorSpec, new_node, split_tensor_name, tensor_name
 from tensortap.suggest import nearest
+from tensortap.untracked import untrack
 
 __all__ = [
     "GLOBAL_STEP",
@@ -99,6 +100,8 @@ class Graph:
         self._seen: dict[int, Node] = {}
         self._settled: dict[int, Node] = {}
         self._in_place: dict[int, Node] = {}
+        self._namesakes: dict[str, tuple[int, ...]] = {}
+        """By name: which of the recorded nodes are in place."""
         self._forms: dict[str, tuple[Node, ...]] = {}
         """By name: what became of its nodes lately, if that was not always the same."""
         self._merges: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
@@ -259,12 +262,14 @@ class Graph:
             if self.version != self._last_version:
                 self._last_version = self.version
                 self._last_recorded.clear()
-            self._last_recorded.append((nodes, tuple(cast(list[Node], known))))
+            settled = tuple(cast(list[Node], known))
+            untrack(settled)
+            self._last_recorded.append((nodes, settled))
 
     def _take_in(self, node: Node) -> Node:
         """How this graph knows a node from now on."""
         number, there = id(node), self._nodes.get(node.name, _UNKNOWN)
-        form = node
+        form, namesakes = node, self._namesakes.get(node.name, ())
         if there is _UNKNOWN:
             self.version += 1
         elif there is not node:
@@ -278,8 +283,11 @@ class Graph:
                 form, is_new = self._form_of(node, there)
                 self.version += is_new
                 if form.outputs is not there.outputs or form.attributes is not there.attributes:
-                    self._in_place.clear()  # others of its name are to be known by what has varied now
+                    for each in namesakes:  # they are to be known by what has varied now
+                        self._in_place.pop(each, None)
+                    namesakes = ()
         self._seen[number] = node
+        self._namesakes[node.name] = (*namesakes, number)
         self._nodes[node.name] = self._settled[number] = self._in_place[number] = form
         return form
 
@@ -287,6 +295,7 @@ class Graph:
         self._seen.clear()
         self._settled.clear()
         self._in_place.clear()
+        self._namesakes.clear()
         self._last_recorded.clear()
 
     def _recorded(self, nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:

@@ -20,13 +20,13 @@ from tensortap.engines.torch.interceptor import Observation
 from tensortap.engines.torch.lines import stack_of
 from tensortap.engines.torch.observer.library import NativeObserver
 from tensortap.engines.torch.observer.numbers import SLOT_BITS, SLOT_MASK, Numbers
-from tensortap.engines.torch.observer.untracked import untrack
 from tensortap.engines.torch.outside import constant_position, hidden_view_node
 from tensortap.engines.torch.program import variable_node
 from tensortap.engines.torch.schema import UNINITIALISED, Op, op_of
 from tensortap.engines.torch.values import spec_of, specs_of
 from tensortap.records import Node, TensorSpec, new_node
 from tensortap.seam.graph import merged_attributes
+from tensortap.untracked import untrack
 
 __all__ = ["Nodes"]
 
@@ -92,6 +92,7 @@ class Nodes:
         nodes = self._executed_lately.get(numbers)
         if nodes is None:
             nodes = tuple(map(self._nodes.__getitem__, memoryview(numbers).cast("i")))
+            untrack(nodes)  # thousands of them
             self._executed_lately[numbers] = nodes
         return nodes
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from tensortap.engines.observe.names import NameEntry
 from tensortap.engines.torch.names import RunNames
-from tensortap.engines.torch.observer.untracked import untrack
 from tensortap.engines.torch.program import module_holding
 from tensortap.records import Position
+from tensortap.untracked import untrack
 
 __all__ = ["SLOT_BITS", "SLOT_MASK", "Numbers"]
 
