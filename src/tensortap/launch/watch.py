@@ -424,7 +424,7 @@ class _ListeningSink(RetainedSink):
     def write_batch(self, batch: RecordBatch) -> None:
         """Take a batch, and listen to it."""
         self._table = batch.table
-        self._records += len(batch.rows)
+        self._records += len(batch)
         self._watch.last = batch
         if self._alarm.rings(batch):
             self._listen(True)

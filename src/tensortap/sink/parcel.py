@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from tensortap.records import Record, RecordBatch
+from tensortap.records import RECORD_ROW, Record, RecordBatch
 
 __all__ = ["PARCEL_SECS", "Parcel", "Size", "company", "size_of"]
 
@@ -34,13 +34,13 @@ def size_of(item: Record | RecordBatch) -> Size:
     """
     nbytes = item.nbytes
     if isinstance(item, RecordBatch):
-        return len(item), nbytes, nbytes + item.rows.nbytes
+        return len(item), nbytes, nbytes + len(item) * RECORD_ROW.itemsize
     return 1, nbytes, nbytes + RECORD_OVERHEAD_BYTES
 
 
 def company(batch: RecordBatch) -> int:
     """Equal for batches that are better joined: small ones with the same table."""
-    return id(batch.table) if len(batch.memory) <= SMALL_BYTES else id(batch)
+    return id(batch.table) if batch.nbytes <= SMALL_BYTES else id(batch)
 
 
 ItemT = TypeVar("ItemT")

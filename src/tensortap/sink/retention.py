@@ -205,7 +205,7 @@ class RetainedSink:
     @property
     def records(self) -> int:
         """How many wait in memory."""
-        return sum(len(each.rows) if isinstance(each, RecordBatch) else 1 for each in self._held)
+        return sum(len(each) if isinstance(each, RecordBatch) else 1 for each in self._held)
 
     def write(self, record: Record) -> None:
         """Take one record, and see whether it makes the run worth keeping."""

@@ -271,6 +271,14 @@ EXPORT int tt_flush(Observer* observer) {
   return 1;
 }
 
+// Packed pills as records and their values, in memory that is there for them; without the GIL. Not if they are damaged; then the
+// answer is 0.
+EXPORT int tt_unpack(const void* packed, int64_t count, const void* beside, int64_t beside_size, int64_t base, void* rows,
+                     void* values, int64_t values_size) {
+  return unpack_all(static_cast<const PackedPill*>(packed), size_t(count), static_cast<const char*>(beside), size_t(beside_size),
+                    base, static_cast<Row*>(rows), static_cast<char*>(values), size_t(values_size));
+}
+
 // The number of the first tensor in a list that has a NaN or an infinity, -1 if none has. With gradients, twice that
 // number, plus one if it is the gradient that has. What cannot be read as it lies in memory goes to `unread`, by number.
 EXPORT int tt_first_not_finite(PyObject* tensors, int with_gradients, PyObject* unread) {

@@ -16,6 +16,7 @@
 namespace tensortap {
 
 constexpr int kMaxRank = 8;
+constexpr size_t kPackedBytes = 64;  // of a pill, see packed.h
 
 // The layout of `tensortap.records.RECORD_ROW`.
 struct Row {
@@ -82,56 +83,55 @@ struct Lane {
   double lower, upper;
   bool mute_if_healthy;
 
-  Row* rows = nullptr;
+  char* rows = nullptr;  // records (Row), or packed pills (packed.h), and what belongs to them
   char* data = nullptr;
   size_t data_size = 0, used = 0, count = 0, row_size = 0;
+  size_t value_bytes = 0;  // of what is gathered, unpacked
+  int64_t base = 0;  // the time of the first that is gathered, in microseconds since the epoch
   int64_t muted = 0;
   bool has_bad = false;  // one of the summaries gathered so far tells of a NaN or an infinity
   size_t all_used = 0, all_count = 0;  // in the run so far, but for what is gathered now
 
+  size_t row_bytes() const { return kind == kSummary ? kPackedBytes : sizeof(Row); }
+
+  bool has_row() const { return rows != nullptr && (count + 1) * row_bytes() <= row_size; }
+
   bool has_room(size_t from, size_t more) const {
-    return rows != nullptr && data != nullptr && (count + 1) * sizeof(Row) <= row_size && from + more <= data_size;
+    return has_row() && (more == 0 || data != nullptr) && from + more <= data_size;
   }
 
   // Blocks as large as a run like the last one will fill; larger ones while there is no end of it.
   bool make_room(size_t more, const LaneUse& last) {
     if (rows == nullptr) {
-      row_size = Pool::size_for(std::min(std::max(last.rows, all_count), kMostRows) * sizeof(Row));
-      rows = static_cast<Row*>(pool().take(row_size));
+      row_size = Pool::size_for(std::min(std::max(last.rows, all_count), kMostRows) * row_bytes());
+      rows = static_cast<char*>(pool().take(row_size));
     }
-    if (data == nullptr) {
+    if (data == nullptr && more != 0) {
       data_size = Pool::size_for(std::max(more, std::min(std::max(last.bytes, all_used), Pool::kLargest)));
       data = static_cast<char*>(pool().take(data_size));
     }
-    return rows != nullptr && data != nullptr;
+    return rows != nullptr && (data != nullptr || more == 0);
   }
 
-  // Whether the block is worth giving away with what is in it; otherwise a few records would keep a large one.
-  // Where all was muted so far, there is none.
-  bool is_well_filled() const {
-    return rows != nullptr && data != nullptr && 2 * used >= data_size && 4 * count * sizeof(Row) >= row_size;
-  }
+  // Whether a block is worth giving away with what is in it; otherwise a few records would keep a large one.
+  bool are_rows_well_filled() const { return rows != nullptr && 4 * count * row_bytes() >= row_size; }
+  bool is_data_well_filled() const { return data != nullptr && 2 * used >= data_size; }
 
   LaneUse use() const { return {all_count + count, all_used + used}; }
 
   void discard() {
     if (rows != nullptr) pool().give_back(rows, row_size);
     if (data != nullptr) pool().give_back(data, data_size);
-    forget();
-  }
-
-  // After the memory has been given to somebody else.
-  void forget() {
-    rows = nullptr;
-    data = nullptr;
+    rows = data = nullptr;
+    data_size = row_size = 0;
     start_again();
   }
 
-  // After what was gathered has been copied.
+  // After what was gathered has been handed over.
   void start_again() {
     all_used += used;
     all_count += count;
-    used = count = 0;
+    used = count = value_bytes = 0;
     muted = 0;
     has_bad = false;
   }

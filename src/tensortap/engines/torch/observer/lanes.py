@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tensortap.engines.torch.observer.packed import PackedBatch
 from tensortap.ops.debug_ops import DebugIdentity, DebugNumericSummary, DebugOp
 from tensortap.ops.dtypes import CODES, HALF_COMPLEX
 from tensortap.records import RECORD_ROW, KeyTable, Node, RecordBatch
@@ -87,14 +88,18 @@ class Lanes:
         self._last = op, positions, found
         return found
 
-    def hand_over(self, watching: Watching, lane: int, rows: Any, data: Any, has_bad: bool) -> None:
+    def hand_over(
+        self, watching: Watching, lane: int, rows: Any, data: Any, has_bad: bool, base: int, nbytes: int
+    ) -> None:
         """Give a block of records to their sinks."""
         assert self.keys is not None
-        # Summaries lie without gaps, copies do not.
-        size = len(data) if self._are_summaries[lane] else None
-        batch = RecordBatch(
-            self.keys, np.frombuffer(rows, RECORD_ROW), np.frombuffer(data, np.uint8), has_bad, size
-        )
+        batch: RecordBatch
+        if self._are_summaries[lane]:
+            batch = PackedBatch(self.keys, rows, data, base, has_bad, nbytes, self._library.tt_unpack)
+        else:
+            batch = RecordBatch(
+                self.keys, np.frombuffer(rows, RECORD_ROW), np.frombuffer(data, np.uint8), has_bad, nbytes
+            )
         watching.publisher.hand_over_batch(batch, self._destinations[lane])
 
     def count_muted(self, watching: Watching, lane: int, number: int) -> None:

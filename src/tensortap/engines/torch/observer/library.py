@@ -136,13 +136,19 @@ def _load_or_failure() -> Any:
 
 
 def _load(path: Path) -> Any:
-    loaded = ctypes.PyDLL(str(path))
+    loaded: Any = ctypes.PyDLL(str(path))
     for name, (result, arguments) in _FUNCTIONS.items():
         try:
             function = getattr(loaded, name)
         except AttributeError as error:
             raise OSError(f"{path} has no {name}") from error
         function.restype, function.argtypes = result, arguments
+    unpack = ctypes.CDLL(str(path)).tt_unpack  # by threads that write records, beside the program
+    unpack.restype, unpack.argtypes = (
+        _INT,
+        (_POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _LONG),
+    )
+    loaded.tt_unpack = unpack
     memory.prove_with(lambda tensor: bool(loaded.tt_covers(tensor._cdata)))
     return loaded
 

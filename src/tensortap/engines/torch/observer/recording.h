@@ -8,6 +8,7 @@
 #include "blocks.h"
 #include "dispatching.h"
 #include "lanes.h"
+#include "packed.h"
 #include "parallel.h"
 #include "pill.h"
 #include "run.h"
@@ -153,17 +154,18 @@ class Recording {
     }
   }
 
-  // One of the last summaries, and where in its lane it is, counted from the beginning of the run; or that it was muted.
+  // One of the last summaries, and where in its lane it and what is beside it are, counted from the beginning of the run; or
+  // that it was muted.
   struct Summarised {
     Value value = kNoValue;
-    size_t lane = 0, position = 0;
+    size_t lane = 0, position = 0, beside = 0;
     bool muted = false;
   };
 
   const Summarised* find_recent(Value value, size_t lane) const {
     if (value == kNoValue) return nullptr;
     for (const Summarised& each : recent_) {
-      const bool is_there = each.muted || each.position >= lanes_[lane].all_used;
+      const bool is_there = each.muted || each.position >= lanes_[lane].all_count;
       if (each.value == value && each.lane == lane) return is_there ? &each : nullptr;
     }
     return nullptr;
@@ -171,32 +173,48 @@ class Recording {
 
   int add_summary(size_t number, uint32_t key, int code, const at::Tensor& tensor, int64_t time, Value value, Value same) {
     Lane& lane = lanes_[number];
-    const size_t rank = size_t(tensor.dim());
-    const size_t nbytes = (PILL_SIZE + rank) * sizeof(double);
-    double row[PILL_SIZE + kMaxRank];
     const Summarised* known = find_recent(same, number);
     if (known != nullptr && known->muted) {
       lane.muted += 1;
       return 0;
     }
+    PackedPill made;
+    alignas(double) char beside[(PILL_SIZE + kMaxRank) * sizeof(double)];
+    int kinds = 0;
     if (known != nullptr) {
-      std::memcpy(row, lane.data + (known->position - lane.all_used), nbytes);
+      std::memcpy(&made, lane.rows + (known->position - lane.all_count) * sizeof made, sizeof made);
+      if (made.extra() != 0) std::memcpy(beside, lane.data + (known->beside - lane.all_used), made.extra());
+      if (made.is_whole) kinds = pill_kinds(reinterpret_cast<const double*>(beside));
     } else {
-      summarise(lane, code, tensor, row);
+      double pill[PILL_SIZE + kMaxRank];
+      summarise(lane, code, tensor, pill);
+      kinds = pill_kinds(pill);
+      if (lane.mute_if_healthy && pill_is_healthy(pill)) {
+        recent_[next_recent_++ % recent_.size()] = {value, number, 0, 0, true};
+        lane.muted += 1;
+        return kinds;
+      }
+      made = packed(pill, size_t(tensor.dim()), beside);
     }
-    const int kinds = pill_kinds(row);
-    const bool muted = lane.mute_if_healthy && pill_is_healthy(row);
-    char* data = muted ? nullptr : room_for(number, nbytes);
-    recent_[next_recent_++ % recent_.size()] = {value, number, lane.all_used + lane.used, muted};
-    if (muted) {
-      lane.muted += 1;
-      return kinds;
-    }
-    std::memcpy(data, row, nbytes);
+    made.key = key;
+    add_packed(number, made, beside, time);
+    recent_[next_recent_++ % recent_.size()] = {value, number, lane.all_count + lane.count - 1,
+                                                lane.all_used + lane.used - made.extra(), false};
     lane.has_bad |= kinds != 0;
-    const int64_t dims[] = {int64_t(PILL_SIZE + rank)};
-    finish_row(lane, key, time, nbytes, 1, dims);
     return kinds;
+  }
+
+  void add_packed(size_t number, PackedPill& made, const char* beside, int64_t time) {
+    Lane& lane = lanes_[number];
+    if (lane.count != 0 && uint64_t(time - lane.base) > UINT32_MAX) flush_lane(number);  // an hour for one op
+    char* extra = room_for(number, made.extra());
+    if (lane.count == 0) lane.base = time;
+    made.time = uint32_t(time - lane.base);
+    if (made.extra() != 0) std::memcpy(extra, beside, made.extra());
+    std::memcpy(lane.rows + lane.count * sizeof made, &made, sizeof made);
+    lane.count += 1;
+    lane.used += made.extra();
+    lane.value_bytes += made.unpacked();
   }
 
   void summarise(const Lane& lane, int code, const at::Tensor& tensor, double* row) const {
@@ -223,21 +241,30 @@ class Recording {
         std::memcpy(data, dense.const_data_ptr(), nbytes);
       }
     }
-    finish_row(lanes_[number], key, time, nbytes, size_t(tensor.dim()), tensor.sizes().data());
+    Lane& lane = lanes_[number];
+    Row row = {key, uint32_t(tensor.dim()), time, int64_t(lane.used), int64_t(nbytes), {}};
+    std::copy(tensor.sizes().begin(), tensor.sizes().end(), row.dims);
+    std::memcpy(lane.rows + lane.count * sizeof row, &row, sizeof row);
+    lane.count += 1;
+    lane.used += nbytes;
+    lane.value_bytes += nbytes;
   }
 
   char* room_for(size_t number, size_t nbytes) {
     Lane& lane = lanes_[number];
-    // Values can be mapped from the file, so they lie at multiples of 64; pills are read from the index.
+    // Values can be mapped from the file, so they lie at multiples of 64.
     const size_t alignment = lane.kind == Lane::kCopy ? 64 : 8;
     const size_t aligned = (lane.used + alignment - 1) & ~(alignment - 1);
     if (lane.has_room(aligned, nbytes)) {
-      std::memset(lane.data + lane.used, 0, aligned - lane.used);  // it is written too, and the block has been used
+      if (aligned != lane.used) std::memset(lane.data + lane.used, 0, aligned - lane.used);  // it is written, too
       lane.used = aligned;
       return lane.data + aligned;
     }
-    flush_lane(number);
-    lane.discard();  // what is left of it is empty
+    const bool is_first = lane.has_row() && lane.data == nullptr;  // that needs any
+    if (!is_first) {
+      flush_lane(number);
+      lane.discard();  // what is left of it is empty
+    }
     if (!lane.make_room(nbytes, last_use(number))) throw std::bad_alloc();
     return lane.data + lane.used;
   }
@@ -247,31 +274,28 @@ class Recording {
     return number < known.size() ? known[number] : LaneUse{};
   }
 
-  static void finish_row(Lane& lane, uint32_t key, int64_t time, size_t nbytes, size_t rank, const int64_t* dims) {
-    Row& row = lane.rows[lane.count++];
-    row = {key, uint32_t(rank), time, int64_t(lane.used), int64_t(nbytes), {}};
-    std::memcpy(row.dims, dims, rank * sizeof(int64_t));
-    lane.used += nbytes;
-  }
-
   void flush_lane(size_t number) {
     Lane& lane = lanes_[number];
     if (lane.count == 0 && lane.muted == 0) return;
     WithPython python;
-    const int64_t muted = lane.muted;
+    const long long muted = lane.muted, base = lane.base, value_bytes = (long long)lane.value_bytes;
     PyObject* has_bad = lane.has_bad ? Py_True : Py_False;
-    if (!lane.is_well_filled()) {
-      Object rows(PyBytes_FromStringAndSize(reinterpret_cast<char*>(lane.rows), Py_ssize_t(lane.count * sizeof(Row))));
-      Object data(PyBytes_FromStringAndSize(lane.data, Py_ssize_t(lane.used)));
-      lane.start_again();
-      decoder_.ask("take", "iOOLO", int(number), rows.get(), data.get(), (long long)muted, has_bad);
-      return;
-    }
-    PyObject* made_rows = new_block(lane.rows, lane.row_size, lane.count * sizeof(Row));
-    PyObject* made_data = new_block(lane.data, lane.data_size, lane.used);
-    lane.forget();  // whatever happens now
+    const size_t row_bytes = lane.count * lane.row_bytes(), data_bytes = lane.used;
+    PyObject* made_rows = handed_over(lane.rows, lane.row_size, row_bytes, lane.are_rows_well_filled());
+    PyObject* made_data = handed_over(lane.data, lane.data_size, data_bytes, lane.is_data_well_filled());
+    lane.start_again();  // whatever happens now
     Object rows(made_rows), data(made_data);
-    decoder_.ask("take", "iOOLO", int(number), rows.get(), data.get(), (long long)muted, has_bad);
+    decoder_.ask("take", "iOOLOLL", int(number), rows.get(), data.get(), muted, has_bad, base, value_bytes);
+  }
+
+  // What is gathered in a block: the block itself, which the lane has no more then, or a copy.
+  static PyObject* handed_over(char*& block, size_t& size, size_t used, bool itself) {
+    if (!itself) return PyBytes_FromStringAndSize(used == 0 ? "" : block, Py_ssize_t(used));
+    char* given = block;
+    const size_t given_size = size;
+    block = nullptr;
+    size = 0;
+    return new_block(given, given_size, used);
   }
 
   const Decoder& decoder_;

@@ -135,8 +135,20 @@ class Records:
 
     # --- where records go ----------------------------------------------------------------------------
 
-    def take(self, lane: int, rows: Any, data: Any, muted: int, bad: bool) -> None:
-        """Take over records that nobody else has any more."""
+    def take(
+        self, lane: int, rows: Any, data: Any, muted: int, has_bad: bool, base: int, nbytes: int
+    ) -> None:
+        """Take over records that nobody else has any more.
+
+        Args:
+            lane: they are of.
+            rows: one for each record.
+            data: what belongs to them.
+            muted: how many were not made because they would have been healthy.
+            has_bad: whether one tells of a NaN or an infinity.
+            base: the time of the first.
+            nbytes: of their values.
+        """
         run = self._run
         assert run is not None
         watching = run.plan.watching
@@ -144,7 +156,7 @@ class Records:
         if muted:
             run.lanes.count_muted(watching, lane, muted)
         if len(rows):
-            run.lanes.hand_over(watching, lane, rows, data, bad)
+            run.lanes.hand_over(watching, lane, rows, data, has_bad, base, nbytes)
 
     def flush_later(self) -> None:
         """Have the records gathered so far handed over soon, even if the program hangs in its next op.
