@@ -320,7 +320,9 @@ class Graph:
         for form in forms:  # engines build such nodes anew, now and then
             if form.inputs == settled.inputs and form == settled:
                 return form, False
-        self._forms[node.name] = (*forms[1 - _FORMS_REMEMBERED :], settled)
+        forms = self._forms[node.name] = (*forms[1 - _FORMS_REMEMBERED :], settled)
+        untrack(settled)
+        untrack(forms)
         return settled, True
 
     def _merged(self, known: Node, new: Node) -> Node:

@@ -12,7 +12,8 @@
 //   inputs.h, values.h           which values a call is given; memory_table.h: from which memory
 //   scopes.h, forward_ops.h      in which module, backward pass or optimizer it runs; frames.h: on which line
 //   name_entries.h, nodes.h      what it is called, and which node it is; sequences.h: where the run before had the same
-//   plans.h, recording.h         what is watched of it, and its records; packed.h: how pills wait; contents.h: whether there is something to look at
+//   plans.h, recording.h         what is watched of it, and its records; packed.h: how pills wait
+//   contents.h                   whether there is something to look at
 //   bad_values.h                 what it has made bad
 //   known_tensors.h              parameters, buffers and optimizer state, named as in the run before
 //   callbacks.h, fallback.h, typed_kernels.h   what PyTorch calls; interface.cpp: what Python calls
