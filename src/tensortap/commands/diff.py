@@ -72,21 +72,22 @@ def run(options: argparse.Namespace) -> int:
 
     pairs = _pairs(options)
     diff = None
-    compared = 0
+    compared = tensors = 0
     for left, right in progress(pairs, len(pairs), "runs"):
         diff = diff_runs(
             facts_of_dump(left), facts_of_dump(right), relative=options.rtol, absolute=options.atol
         )
         compared += 1
+        tensors += len(diff.compared)
         if not diff.is_same:
             break
     assert diff is not None
-    if not diff.compared:
+    if not tensors:
         raise UsageError("The two runs have no recorded tensor in common.")
     if options.json:
-        print_json(_as_dict(diff, compared, options))
+        print_json(_as_dict(diff, compared, tensors))
     else:
-        _page(diff, compared, options).show()
+        _page(diff, compared, tensors, options).show()
         say(_notes(diff))
     return 0 if diff.is_same else 1
 
@@ -153,7 +154,7 @@ def _notes(diff: Diff) -> list[str]:
     return notes
 
 
-def _as_dict(diff: Diff, compared: int, options: argparse.Namespace) -> dict[str, Any]:
+def _as_dict(diff: Diff, compared: int, tensors: int) -> dict[str, Any]:
     first = diff.first
     node = None if first is None else diff.left.node_of(first.left)
     return {
@@ -161,7 +162,7 @@ def _as_dict(diff: Diff, compared: int, options: argparse.Namespace) -> dict[str
         "runs": compared,
         "run": diff.left.info.index,
         "other_run": diff.right.info.index,
-        "compared": len(diff.compared),
+        "compared": tensors if diff.is_same else len(diff.compared),
         "first": None
         if first is None
         else {
@@ -178,22 +179,22 @@ def _as_dict(diff: Diff, compared: int, options: argparse.Namespace) -> dict[str
     }
 
 
-def _page(diff: Diff, compared: int, options: argparse.Namespace) -> Page:
+def _page(diff: Diff, compared: int, tensors: int, options: argparse.Namespace) -> Page:
     from tensortap.report.answer import SHOWN_INPUTS, short_function, short_path
     from tensortap.report.page import Page
 
     page = Page()
     first = diff.first
     bases = sorted({each.basis for each in diff.compared})
-    what = f"{len(diff.compared)} tensors by {' and '.join(bases)}"
+    basis = f" by {' and '.join(bases)}" if bases else ""  # the last run may have recorded nothing
     if first is None:
         runs = f"{compared} run{'s' if compared != 1 else ''}, " if compared != 1 else ""
-        page.line(("✓ same", "bold green"), f"  {runs}{what}")
+        page.line(("✓ same", "bold green"), f"  {runs}{tensors:,} tensors{basis}")
     else:
         pair = f"run {diff.left.info.index}"
         if diff.right.info.index != diff.left.info.index:
             pair += f" and run {diff.right.info.index}"
-        page.line(("✗ different", "bold red"), f"  {len(diff.differing)} of {what}, {pair}")
+        page.line(("✗ different", "bold red"), f"  {len(diff.differing)} of {len(diff.compared)} tensors{basis}, {pair}")
         page.line()
         page.columns("first", [[(first.left, "bold"), (first.detail, "red")]])
         if first.right != first.left:
