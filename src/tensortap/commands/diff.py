@@ -194,7 +194,10 @@ def _page(diff: Diff, compared: int, tensors: int, options: argparse.Namespace) 
         pair = f"run {diff.left.info.index}"
         if diff.right.info.index != diff.left.info.index:
             pair += f" and run {diff.right.info.index}"
-        page.line(("✗ different", "bold red"), f"  {len(diff.differing)} of {len(diff.compared)} tensors{basis}, {pair}")
+        page.line(
+            ("✗ different", "bold red"),
+            f"  {len(diff.differing)} of {len(diff.compared)} tensors{basis}, {pair}",
+        )
         page.line()
         page.columns("first", [[(first.left, "bold"), (first.detail, "red")]])
         if first.right != first.left:
