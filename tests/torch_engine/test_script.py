@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensortap.analyze.session import search_session
 from tensortap.engines.observe.limits import Limits
@@ -817,3 +818,36 @@ def test_calls_that_are_only_noted_make_the_same_runs_as_calls_that_are_heard_of
     assert len(heard) - heard_of_noted > 190
     if interceptor == "native":  # the first ones are looked at, and those that may end a run
         assert heard_of_noted < 150
+
+
+class NamesOfOps(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_learning_rate_that_is_a_tensor_is_read_without_an_operator(followed):
+    """Runs end in the middle of the program's modes, which see operators only if the program calls them."""
+    modes = []
+
+    def program():
+        idle = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=torch.tensor(0.5))
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.25, dtype=torch.float64))
+        modes.append(NamesOfOps())
+        for _ in range(3):
+            with modes[-1]:
+                loss = model(torch.ones(4, 3)).mean()
+            loss.backward()
+            optimizer.step()
+        assert idle.param_groups
+
+    found = followed(program)
+    program()  # alone
+    assert modes[0].seen == modes[1].seen
+    last = read_description(found.runs[1].source.path).circumstances
+    assert last.learning_rates == {"SGD": 0.5, "Adam": 0.25}
