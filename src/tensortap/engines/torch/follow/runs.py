@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import Optimizer
 
 from tensortap.engines.observe.limits import Limits
@@ -21,7 +19,7 @@ from tensortap.engines.torch.follow.watch import Watch
 from tensortap.engines.torch.forgetting import Forgetting
 from tensortap.engines.torch.loop import TorchBlockSession
 from tensortap.engines.torch.program import Program
-from tensortap.engines.torch.unnoticed import unnoticed
+from tensortap.engines.torch.updates.samples import number_of
 from tensortap.records import Circumstances
 
 __all__ = ["Runs"]
@@ -185,8 +183,8 @@ def _circumstances(
     for optimizer in optimizers:
         there_are = True
         groups = optimizer.param_groups
-        rate = _number_of(groups[0].get("lr")) if groups else math.nan
-        if math.isfinite(rate):
+        rate = number_of(groups[0].get("lr")) if groups else None
+        if rate is not None and math.isfinite(rate):
             rates[type(optimizer).__name__] = rate
     return Circumstances(
         trains=run.is_for_training,
@@ -197,16 +195,3 @@ def _circumstances(
         bad_samples=bad_samples.recent(),
         by_passes=run.passes > 0,
     )
-
-
-_IN_C = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-
-
-def _number_of(rate: Any) -> float:
-    """A learning rate. One that is a tensor is read without an operator, which a mode of the program would see."""
-    if not isinstance(rate, torch.Tensor):
-        return math.nan if rate is None else float(rate)
-    with unnoticed():
-        if type(rate) is not torch.Tensor or not rate.is_cpu or rate.dtype not in _IN_C or rate.numel() != 1:
-            return math.nan
-        return float(_IN_C[rate.dtype].from_address(rate.data_ptr()).value)

@@ -79,4 +79,4 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
         sample = sample_of(value) if value.numel() == 1 else None
         return None if sample is None else float(sample[0])
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, (int, float, np.floating, np.integer)) else None
