@@ -59,6 +59,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tt_set_owner": (None, (_POINTER, _LONG, _INT)),
     "tt_node_changed": (None, (_POINTER, _INT)),
     "tt_flush": (_INT, (_POINTER,)),
+    "tt_unpack": (_INT, (_POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _LONG)),
     "tt_quick_calls": (_OBJECT, (_OBJECT, _OBJECT, _OBJECT)),
     "tt_set_quick_hooks": (None, (_OBJECT,)),
     "tt_outermost_calls": (_OBJECT, (_OBJECT,)),
@@ -143,12 +144,6 @@ def _load(path: Path) -> Any:
         except AttributeError as error:
             raise OSError(f"{path} has no {name}") from error
         function.restype, function.argtypes = result, arguments
-    unpack = ctypes.CDLL(str(path)).tt_unpack  # by threads that write records, beside the program
-    unpack.restype, unpack.argtypes = (
-        _INT,
-        (_POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _LONG),
-    )
-    loaded.tt_unpack = unpack
     memory.prove_with(lambda tensor: bool(loaded.tt_covers(tensor._cdata)))
     return loaded
 
