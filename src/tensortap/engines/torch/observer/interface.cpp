@@ -271,8 +271,7 @@ EXPORT int tt_flush(Observer* observer) {
   return 1;
 }
 
-// Packed pills as records and their values, in memory that is there for them; without the GIL. Not if they are damaged; then the
-// answer is 0.
+// Packed pills as records and their values, in memory that is there for them. Not if they are damaged; then the answer is 0.
 EXPORT int tt_unpack(const void* packed, int64_t count, const void* beside, int64_t beside_size, int64_t base, void* rows,
                      void* values, int64_t values_size) {
   return unpack_all(static_cast<const PackedPill*>(packed), size_t(count), static_cast<const char*>(beside), size_t(beside_size),
